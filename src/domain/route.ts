@@ -1,0 +1,36 @@
+import type { SandboxId } from "./sandbox.ts";
+
+/** Where traffic for a sandbox goes: a projection of its record, rebuilt at any time. */
+export interface Route {
+  readonly sandboxId: SandboxId;
+  readonly generation: number;
+  /** Present while it runs: the address its ports are reached at from this host. */
+  readonly address?: string;
+  /** While it is paused: traffic resumes it. */
+  readonly autoResume: boolean;
+  /** A paused, secured sandbox is woken through its agent's port only by who shows this. */
+  readonly accessToken?: string;
+}
+
+/** One change of the route table. */
+export interface RouteChange {
+  readonly revision: number;
+  readonly sandboxId: SandboxId;
+  /** Absent: the sandbox is gone. */
+  readonly route?: Route;
+}
+
+/** The route table of a node, as those see it who forward traffic. */
+export interface RouteSource {
+  /** Of the last change; they start anew with each process. */
+  readonly revision: number;
+  get(id: SandboxId): Route | undefined;
+  snapshot(): { readonly revision: number; readonly routes: readonly Route[] };
+  /** Calls `listener` for every change from now on, in order; returns how to stop that. */
+  subscribe(listener: (change: RouteChange) => void): () => void;
+  /** A forwarder has taken in everything up to this revision and sends nothing by older routes any more. */
+  acknowledge(forwarder: string, revision: number): void;
+  /** A forwarder that may hold routes has come (its acknowledgements are waited for) or its process has ended. */
+  attach(forwarder: string): void;
+  detach(forwarder: string): void;
+}

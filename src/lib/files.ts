@@ -1,0 +1,46 @@
+import { open, rename, unlink } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+
+/** Makes names different that are made in the same millisecond. */
+let temporaries = 0;
+
+/**
+ * Writes a file so that it is there whole or not at all: temp file beside it, then rename. With `durable` the bytes and the
+ * folder are on stable storage before this returns. `mode` holds from the first byte on.
+ */
+export async function writeFileAtomic(
+  path: string,
+  data: string | Uint8Array,
+  options: { readonly mode?: number; readonly durable?: boolean } = {},
+): Promise<void> {
+  temporaries += 1;
+  const temp = join(dirname(path), `.${basename(path)}.${process.pid}.${Date.now()}.${temporaries}.tmp`);
+  const file = await open(temp, "wx", options.mode ?? 0o644);
+  try {
+    try {
+      await file.writeFile(data);
+      if (options.durable) await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(temp, path);
+  } catch (error) {
+    await unlink(temp).catch(() => {});
+    throw error;
+  }
+  if (options.durable) await syncDir(dirname(path));
+}
+
+export async function syncDir(path: string): Promise<void> {
+  const dir = await open(path, "r");
+  try {
+    await dir.sync();
+  } finally {
+    await dir.close();
+  }
+}
+
+/** True for the error a missing file gives. */
+export function isMissing(error: unknown): boolean {
+  return error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");
+}
