@@ -1,0 +1,108 @@
+// Command envd is the agent inside every sandbox: it is pid 1 there, runs processes for clients and gives them the files.
+//
+// It is one static program that needs nothing of the image it runs in.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"aenv/native/internal/envd/filesystem"
+	"aenv/native/internal/envd/guest"
+	"aenv/native/internal/envd/httpapi"
+	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/process"
+	"aenv/native/internal/envd/reaper"
+	"aenv/native/internal/envd/runclock"
+	"aenv/native/internal/envd/users"
+)
+
+// version is what the agent reports; clients choose features by it.
+const version = "0.5.2"
+
+const (
+	// gcPercent trades a little time for a small resident size: every sandbox pays for it.
+	gcPercent = 50
+	// idleTimeout is longer than any proxy in front keeps a connection, so that the proxy is the one to close.
+	idleTimeout       = 640 * time.Second
+	headerTimeout     = 30 * time.Second
+	headerMaxBytes    = 1 << 20
+	concurrentStreams = 1000
+)
+
+func main() {
+	listen := flag.String("listen", ":49983", "address to serve on")
+	showVersion := flag.Bool("version", false, "print the version and exit")
+	flag.Parse()
+	if *showVersion {
+		fmt.Println(version)
+		return
+	}
+	if err := run(*listen); err != nil {
+		log.Fatalf("envd: %v", err)
+	}
+}
+
+func run(address string) error {
+	debug.SetGCPercent(gcPercent)
+	// The mask of whoever started the agent must not decide the modes of files in the sandbox.
+	syscall.Umask(0o022)
+	isInit := os.Getpid() == 1
+	var machine *guest.Guest
+	if isInit {
+		keepRunning()
+		machine = &guest.Guest{}
+		machine.Boot()
+	} else {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", address, err)
+	}
+	log.Printf("envd %s: serving on %s", version, listener.Addr())
+	err = newServer(machine).Serve(listener)
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// keepRunning makes the agent survive the signals that would end it: a log pipe that the host has closed, or a program
+// in the sandbox that signals everyone. They are caught and dropped rather than ignored, because children would inherit
+// an ignored signal.
+func keepRunning() {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGUSR1, syscall.SIGUSR2)
+}
+
+func newServer(machine *guest.Guest) *http.Server {
+	who := identity.NewStore(users.Database{})
+	clock := &runclock.Clock{}
+	api := &httpapi.Server{
+		Identity:   who,
+		Process:    process.NewService(who, reaper.New(), clock),
+		Filesystem: filesystem.NewService(who, clock),
+		Guest:      machine,
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           api.Handler(),
+		Protocols:         protocols,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: concurrentStreams},
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    headerMaxBytes,
+	}
+}

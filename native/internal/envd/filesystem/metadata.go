@@ -1,0 +1,97 @@
+package filesystem
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	metadataPrefix = "user.e2b."
+	// Limits of one file's metadata; the kernel's own are of the same order.
+	metadataMaxKeys       = 64
+	metadataMaxKeyBytes   = 200
+	metadataMaxValueBytes = 4096
+)
+
+// CheckMetadata tells what is wrong with a file's metadata, or nil.
+func CheckMetadata(metadata map[string]string) error {
+	if len(metadata) > metadataMaxKeys {
+		return fmt.Errorf("%d metadata keys are too many: at most %d", len(metadata), metadataMaxKeys)
+	}
+	for key, value := range metadata {
+		if key == "" || len(key) > metadataMaxKeyBytes {
+			return fmt.Errorf("metadata key '%s' must have 1 to %d characters", key, metadataMaxKeyBytes)
+		}
+		if len(value) > metadataMaxValueBytes {
+			return fmt.Errorf("metadata value of '%s' is longer than %d characters", key, metadataMaxValueBytes)
+		}
+		if strings.ContainsFunc(key+value, func(r rune) bool { return r < 0x20 || r > 0x7e }) {
+			return fmt.Errorf("metadata '%s' must be printable ASCII", key)
+		}
+	}
+	return nil
+}
+
+// ReplaceMetadata makes a file's metadata exactly this. A file system without extended attributes has none, silently.
+func ReplaceMetadata(file *os.File, metadata map[string]string) error {
+	fd := int(file.Fd())
+	for key := range readMetadata(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
+		func(name string, b []byte) (int, error) { return unix.Fgetxattr(fd, name, b) }) {
+		if _, kept := metadata[key]; !kept {
+			_ = unix.Fremovexattr(fd, metadataPrefix+key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		err := unix.Fsetxattr(fd, metadataPrefix+key, []byte(metadata[key]), 0)
+		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("metadata '%s': %w", key, err)
+		}
+	}
+	return nil
+}
+
+// metadataOf reads the metadata of what path leads to.
+func metadataOf(path string) map[string]string {
+	return readMetadata(func(b []byte) (int, error) { return unix.Listxattr(path, b) },
+		func(name string, b []byte) (int, error) { return unix.Getxattr(path, name, b) })
+}
+
+func readMetadata(list func([]byte) (int, error), get func(string, []byte) (int, error)) map[string]string {
+	var metadata map[string]string
+	for name := range strings.SplitSeq(string(grow(list)), "\x00") {
+		key, ours := strings.CutPrefix(name, metadataPrefix)
+		if !ours {
+			continue
+		}
+		value := grow(func(b []byte) (int, error) { return get(name, b) })
+		if metadata == nil {
+			metadata = map[string]string{}
+		}
+		metadata[key] = strings.ToValidUTF8(string(value), "\uFFFD")
+	}
+	return metadata
+}
+
+// grow calls read with a buffer that is large enough; an error gives nothing.
+func grow(read func([]byte) (int, error)) []byte {
+	buffer := make([]byte, 256)
+	for {
+		n, err := read(buffer)
+		if err == nil {
+			return buffer[:n]
+		}
+		if !errors.Is(err, unix.ERANGE) || len(buffer) >= 64<<10 {
+			return nil
+		}
+		buffer = make([]byte, 4*len(buffer))
+	}
+}

@@ -1,0 +1,116 @@
+package filesystem
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// move renames. Between file systems (a sandbox's /tmp is often one of its own) it copies beside the destination,
+// renames the copy and then removes the source. The error has a Connect code.
+func move(source, destination string) error {
+	err := os.Rename(source, destination)
+	if errors.Is(err, syscall.EXDEV) {
+		err = moveAcross(source, destination)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EEXIST):
+		return invalid("'%s' exists and cannot be replaced by '%s'", destination, source)
+	default:
+		return failure(destination, err)
+	}
+}
+
+func moveAcross(source, destination string) error {
+	temporary := filepath.Join(filepath.Dir(destination), TemporaryPrefix+rand.Text())
+	err := copyTree(source, temporary)
+	if err == nil {
+		err = os.Rename(temporary, destination)
+	}
+	if err != nil {
+		_ = os.RemoveAll(temporary)
+		return err
+	}
+	return os.RemoveAll(source)
+}
+
+// copyTree copies files, directories and links with owner, mode and time. Anything else cannot be moved this way.
+func copyTree(source, destination string) error {
+	info, err := os.Lstat(source)
+	if err != nil {
+		return err
+	}
+	switch {
+	case info.Mode().IsRegular():
+		err = copyFile(source, destination)
+	case info.IsDir():
+		err = copyDir(source, destination)
+	case info.Mode()&fs.ModeSymlink != 0:
+		var target string
+		if target, err = os.Readlink(source); err == nil {
+			err = os.Symlink(target, destination)
+		}
+	default:
+		err = fmt.Errorf("'%s' is neither file, directory nor link: %w", source, syscall.EINVAL)
+	}
+	if err != nil {
+		return err
+	}
+	return copyAttributes(destination, info)
+}
+
+func copyAttributes(path string, info fs.FileInfo) error {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
+		if err := os.Lchown(path, int(stat.Uid), int(stat.Gid)); err != nil {
+			return err
+		}
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return nil
+	}
+	// Mode after owner: a change of owner clears the setuid bits.
+	if err := os.Chmod(path, info.Mode()); err != nil {
+		return err
+	}
+	when := unix.NsecToTimespec(info.ModTime().UnixNano())
+	return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{when, when}, 0)
+}
+
+func copyFile(source, destination string) error {
+	from, err := os.Open(source)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(destination, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
+}
+
+func copyDir(source, destination string) error {
+	if err := os.Mkdir(destination, 0o700); err != nil {
+		return err
+	}
+	children, err := os.ReadDir(source)
+	if err != nil {
+		return err
+	}
+	for _, child := range children {
+		if err := copyTree(filepath.Join(source, child.Name()), filepath.Join(destination, child.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

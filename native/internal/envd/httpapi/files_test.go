@@ -1,0 +1,355 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"aenv/native/internal/envd/filesystem"
+)
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+func (b *bench) put(path string, content []byte, headers ...string) answer {
+	b.t.Helper()
+	headers = append([]string{"Content-Type", "application/octet-stream"}, headers...)
+	return b.do("POST", "/files?path="+url.QueryEscape(path), bytes.NewReader(content), headers...)
+}
+
+func (b *bench) get(path string, headers ...string) answer {
+	b.t.Helper()
+	return b.do("GET", "/files?path="+url.QueryEscape(path), nil, headers...)
+}
+
+func zipped(content []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, _ = w.Write(content)
+	_ = w.Close()
+	return out.Bytes()
+}
+
+func noise(size int) []byte {
+	content := make([]byte, size)
+	_, _ = rand.Read(content)
+	return content
+}
+
+func TestSignatureVector(t *testing.T) {
+	if got := sign("hello.txt", "read", "user", "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0", "", false); got != "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E" {
+		t.Fatal(got)
+	}
+}
+
+// FILE-04: the signature binds path, user, operation, expiry; 0 is in the past.
+func TestFILE04Signatures(t *testing.T) {
+	const token = "tok"
+	now := time.Unix(1_000_000, 0)
+	signed := func(path, operation, user, expiration string) url.Values {
+		query := url.Values{"path": {path}}
+		if user != "" {
+			query.Set("username", user)
+		}
+		if expiration != "" {
+			query.Set("signature_expiration", expiration)
+		}
+		query.Set("signature", sign(path, operation, user, token, expiration, expiration != ""))
+		return query
+	}
+	with := func(query url.Values, key, value string) url.Values {
+		query.Set(key, value)
+		return query
+	}
+	for _, c := range []struct {
+		query     url.Values
+		operation string
+		want      error
+	}{
+		{signed("a", "read", "", ""), "read", nil},
+		{signed("a", "write", "root", "2000000"), "write", nil},
+		{signed("a", "read", "", "0"), "read", errSignatureExpired},
+		{signed("a", "read", "", "999999"), "read", errSignatureExpired},
+		{signed("a", "read", "", "x"), "read", errSignatureInvalid},
+		{signed("a", "read", "", ""), "write", errSignatureInvalid},
+		{with(signed("a", "read", "", ""), "path", "b"), "read", errSignatureInvalid},
+		{with(signed("a", "read", "", ""), "username", "root"), "read", errSignatureInvalid},
+		{with(signed("a", "read", "", "999999"), "signature_expiration", "2000000"), "read", errSignatureInvalid},
+		{url.Values{"path": {"a"}}, "read", errSignatureMissing},
+	} {
+		request := &http.Request{URL: &url.URL{RawQuery: c.query.Encode()}, Header: http.Header{}}
+		if got := checkFileAccess(request, token, c.operation, now); got != c.want {
+			t.Errorf("%v for %s: %v, want %v", c.query, c.operation, got, c.want)
+		}
+		request.Header.Set("X-Access-Token", "wrong")
+		if got := checkFileAccess(request, token, c.operation, now); got != errToken {
+			t.Errorf("a wrong token passes: %v", got)
+		}
+	}
+}
+
+// FILE-11: bytes come back as they went in, by every way.
+func TestFILE11Content(t *testing.T) {
+	b := newBench(t)
+	for name, content := range map[string][]byte{
+		"noise": noise(5 << 20), "small": noise(70_000), "empty": {}, "nuls": make([]byte, 4096), "bom": []byte("\xef\xbb\xbftext"),
+	} {
+		path := b.path("new/" + name)
+		if got := b.put(path, content); got.status != 200 || got.body != fmt.Sprintf(`[{"name":%q,"path":%q,"type":"file"}]`, name, path) {
+			t.Fatalf("%s: %.200v", name, got)
+		}
+		got := b.get(path)
+		if got.status != 200 || got.body != string(content) || got.header.Get("Content-Length") != fmt.Sprint(len(content)) {
+			t.Errorf("%s: %d, %d bytes, length %s", name, got.status, len(got.body), got.header.Get("Content-Length"))
+		}
+		if got := b.put(path+".gz", zipped(content), "Content-Encoding", "gzip"); got.status != 200 {
+			t.Errorf("%s by gzip: %.200v", name, got)
+		}
+		got = b.get(path+".gz", "Accept-Encoding", "gzip")
+		if got.header.Get("Content-Encoding") == "gzip" {
+			r, err := gzip.NewReader(strings.NewReader(got.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			plain, err := io.ReadAll(r)
+			if err != nil || !bytes.Equal(plain, content) {
+				t.Errorf("%s: gzip differs, %v", name, err)
+			}
+		} else if len(content) > 0 {
+			t.Errorf("%s was not compressed", name)
+		}
+		if len(content) > 10 {
+			got = b.get(path, "Range", "bytes=2-5")
+			if got.status != 206 || got.body != string(content[2:6]) {
+				t.Errorf("%s by range: %d %q", name, got.status, got.body)
+			}
+		}
+	}
+	if got := b.get("/proc/version"); got.status != 200 || len(got.body) == 0 {
+		t.Errorf("a file of the kernel: %+v", got)
+	}
+}
+
+func TestMultipart(t *testing.T) {
+	b := newBench(t)
+	form := func(names ...string) (io.Reader, string) {
+		var body bytes.Buffer
+		w := multipart.NewWriter(&body)
+		_ = w.WriteField("other", "ignored")
+		for _, name := range names {
+			part, _ := w.CreateFormFile("file", name)
+			_, _ = io.WriteString(part, "content of "+name)
+		}
+		_ = w.Close()
+		// A reader of unknown length is sent chunked, as the JS SDK does.
+		return io.MultiReader(&body), w.FormDataContentType()
+	}
+	names := []string{b.path("m/a/1.txt"), b.path("m/b/ü 2.txt")}
+	body, kind := form(names...)
+	got := b.do("POST", "/files", body, "Content-Type", kind)
+	var written []map[string]any
+	if err := json.Unmarshal([]byte(got.body), &written); err != nil || len(written) != 2 || len(written[1]) != 3 || written[1]["path"] != names[1] || written[1]["name"] != "ü 2.txt" {
+		t.Fatalf("%+v", got)
+	}
+	for _, name := range names {
+		if text, err := os.ReadFile(name); err != nil || string(text) != "content of "+name {
+			t.Errorf("%s: %q %v", name, text, err)
+		}
+	}
+	body, kind = form("ignored.txt")
+	if got := b.do("POST", "/files?path="+url.QueryEscape(b.path("query.txt")), body, "Content-Type", kind); got.status != 200 || !strings.Contains(got.body, "query.txt") {
+		t.Errorf("path by query: %+v", got)
+	}
+	for what, names := range map[string][]string{"twice": {names[0], names[0]}, "nothing": {}, "directory": {b.dir}} {
+		body, kind := form(names...)
+		if got := b.do("POST", "/files", body, "Content-Type", kind); got.status != 400 {
+			t.Errorf("%s: %+v", what, got)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	b := newBench(t)
+	if err := syscall.Mkfifo(b.path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("loop", b.path("loop")); err != nil {
+		t.Fatal(err)
+	}
+	for what, c := range map[string]struct {
+		got    answer
+		status int
+		text   string
+	}{
+		"missing":       {b.get(b.path("no")), 404, "path '" + b.path("no") + "' does not exist"},
+		"directory":     {b.get(b.dir), 400, "is a directory"},
+		"pipe":          {b.get(b.path("pipe")), 400, "is not a regular file"},
+		"loop":          {b.get(b.path("loop")), 400, "loop"},
+		"unknown user":  {b.do("GET", "/files?path=x&username=ghost", nil), 401, "invalid username: 'ghost'"},
+		"no path":       {b.do("POST", "/files", strings.NewReader("x"), "Content-Type", "application/octet-stream"), 400, "'path' is required"},
+		"coding":        {b.put(b.path("x"), nil, "Content-Encoding", "br"), 415, "br"},
+		"bad gzip":      {b.put(b.path("x"), []byte("plain"), "Content-Encoding", "gzip"), 400, "not gzip"},
+		"bad metadata":  {b.put(b.path("x"), nil, "X-Metadata-A", "ü"), 400, "printable"},
+		"below a file":  {b.put("/etc/passwd/x", nil), 400, "not a directory"},
+		"wrong method":  {b.do("PUT", "/files", nil), 405, "GET and POST"},
+		"no media type": {b.do("POST", "/files?path=x", nil), 400, "Content-Type"},
+	} {
+		if _, message := c.got.errorOf(t); c.got.status != c.status || !strings.Contains(message, c.text) {
+			t.Errorf("%s: %d %q", what, c.got.status, message)
+		}
+	}
+	if _, err := os.Stat(b.path("x")); err == nil {
+		t.Error("a refused upload left a file")
+	}
+}
+
+// FILE-10: owner is the acting user, the mode of an existing file stays.
+func TestFILE10OwnerAndMode(t *testing.T) {
+	b := newBench(t)
+	script := b.path("script")
+	if err := os.WriteFile(script, []byte("old"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{10, 3 << 20} {
+		for _, path := range []string{script, b.path(fmt.Sprintf("new/%d", size))} {
+			got := b.do("POST", "/files?username=nobody&path="+url.QueryEscape(path), bytes.NewReader(noise(size)), "Content-Type", "application/octet-stream")
+			info, err := os.Stat(path)
+			if got.status != 200 || err != nil {
+				t.Fatalf("%+v %v", got, err)
+			}
+			want := os.FileMode(0o644)
+			if path == script {
+				want = 0o755
+			}
+			if uid := info.Sys().(*syscall.Stat_t).Uid; uid != 65534 || info.Mode() != want || info.Size() != int64(size) {
+				t.Errorf("%s: uid %d mode %v size %d", path, uid, info.Mode(), info.Size())
+			}
+		}
+	}
+}
+
+// FILE-02: a reader sees one version or the other, whole, however the writes cross; links stay links.
+func TestFILE02NoHalfReads(t *testing.T) {
+	b := newBench(t)
+	link := b.path("link")
+	if err := os.Symlink("real", link); err != nil {
+		t.Fatal(err)
+	}
+	for _, size := range []int{1 << 20, 3 << 20} {
+		versions := [][]byte{bytes.Repeat([]byte("A"), size), bytes.Repeat([]byte("B"), size)}
+		b.put(link, versions[0])
+		stop := make(chan struct{})
+		finished := make(chan struct{})
+		for _, version := range versions {
+			go func() {
+				defer func() { finished <- struct{}{} }()
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						b.put(link, version)
+					}
+				}
+			}()
+		}
+		for range 30 {
+			if got := b.get(link); got.body != string(versions[0]) && got.body != string(versions[1]) {
+				t.Errorf("a read of %d bytes is neither version", len(got.body))
+			}
+		}
+		close(stop)
+		<-finished
+		<-finished
+	}
+	if target, err := os.Readlink(link); err != nil || target != "real" {
+		t.Errorf("the link is gone: %v", err)
+	}
+}
+
+// FILE-07: an upload that breaks off leaves the old file, or none, and no litter.
+func TestFILE07AbortedUpload(t *testing.T) {
+	b := newBench(t)
+	if got := b.put(b.path("kept"), []byte("old")); got.status != 200 {
+		t.Fatal(got)
+	}
+	for _, name := range []string{"kept", "fresh"} {
+		conn, err := net.Dial("tcp", b.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST /files?path=%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n", url.QueryEscape(b.path(name)), 64<<20)
+		if _, err := conn.Write(noise(4 << 20)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		litter, _ := filepath.Glob(b.path(filesystem.TemporaryPrefix + "*"))
+		if len(litter) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %v", litter)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if text, err := os.ReadFile(b.path("kept")); err != nil || string(text) != "old" {
+		t.Errorf("the old file: %q %v", text, err)
+	}
+	if _, err := os.Stat(b.path("fresh")); err == nil {
+		t.Error("half a new file is there")
+	}
+}
+
+// RES-05: a full disk is 507, also in the middle of a body, and leaves nothing.
+func TestRES05DiskFull(t *testing.T) {
+	b := newBench(t)
+	disk := b.path("disk")
+	if err := os.Mkdir(disk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
+		t.Skipf("cannot mount a small disk: %v", err)
+	}
+	defer syscall.Unmount(disk, 0)
+	got := b.put(disk+"/big", noise(40<<20))
+	if _, message := got.errorOf(t); got.status != 507 || !strings.Contains(message, "not enough space") {
+		t.Errorf("%+v", got)
+	}
+	left, err := os.ReadDir(disk)
+	if err != nil || len(left) != 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+func TestUploadMetadata(t *testing.T) {
+	b := newBench(t)
+	got := b.put(b.path("f"), []byte("x"), "X-Metadata-Color", "red")
+	if got.status != 200 || !strings.Contains(got.body, `"metadata":{"color":"red"}`) {
+		t.Fatalf("%+v", got)
+	}
+	stat := func() string {
+		return strings.ReplaceAll(b.do("POST", "/filesystem.Filesystem/Stat", strings.NewReader(`{"path":"`+b.path("f")+`"}`), "Content-Type", "application/json").body, " ", "")
+	}
+	if text := stat(); !strings.Contains(text, `"metadata":{"color":"red"}`) {
+		t.Skipf("the temporary directory has no extended attributes: %s", text)
+	}
+	b.put(b.path("f"), []byte("x"))
+	if text := stat(); strings.Contains(text, "color") {
+		t.Errorf("metadata survives a write without: %s", text)
+	}
+}

@@ -1,0 +1,92 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"aenv/native/internal/envd/guest"
+	"aenv/native/internal/envd/identity"
+)
+
+const (
+	initMaxBytes  = 8 << 20
+	initKeyHeader = "X-Init-Key"
+)
+
+// initBody is what the node says to a machine that it has just started or restored. Unknown fields are ignored.
+type initBody struct {
+	AccessToken    string            `json:"accessToken"`
+	EnvVars        map[string]string `json:"envVars"`
+	Timestamp      timestamp         `json:"timestamp"`
+	DefaultUser    string            `json:"defaultUser"`
+	DefaultWorkdir string            `json:"defaultWorkdir"`
+	SandboxID      string            `json:"sandboxId"`
+	TemplateID     string            `json:"templateId"`
+	Hostname       string            `json:"hostname"`
+	InitKey        string            `json:"initKey"`
+	Entropy        []byte            `json:"entropy"`
+}
+
+// timestamp is an RFC 3339 text or a number of milliseconds since 1970.
+type timestamp struct{ time.Time }
+
+func (t *timestamp) UnmarshalJSON(data []byte) error {
+	var ms float64
+	if err := json.Unmarshal(data, &ms); err == nil {
+		if string(data) != "null" {
+			t.Time = time.UnixMilli(int64(ms))
+		}
+		return nil
+	}
+	return json.Unmarshal(data, &t.Time)
+}
+
+// postInit replaces the identity. The key keeps programs inside the sandbox from doing the same.
+func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
+	body, err := readInit(http.MaxBytesReader(w, r.Body, initMaxBytes))
+	if err != nil {
+		writeError(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	accepted := s.Identity.Accept(r.Header.Get(initKeyHeader), body.InitKey, identity.Identity{
+		AccessToken:    body.AccessToken,
+		EnvVars:        body.EnvVars,
+		DefaultUser:    body.DefaultUser,
+		DefaultWorkdir: body.DefaultWorkdir,
+		SandboxID:      body.SandboxID,
+		TemplateID:     body.TemplateID,
+		Hostname:       body.Hostname,
+	})
+	if !accepted {
+		writeError(w, http.StatusUnauthorized, "the X-Init-Key header is missing or wrong")
+		return
+	}
+	if s.Guest != nil {
+		facts := guest.Facts{
+			SandboxID: body.SandboxID, TemplateID: body.TemplateID, Hostname: body.Hostname,
+			Time: body.Timestamp.Time, Entropy: body.Entropy,
+		}
+		// A default user that the image does not have is an error of the requests that need it, not of the init.
+		facts.User, _ = s.Identity.User("")
+		s.Guest.Apply(facts)
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func readInit(from io.Reader) (initBody, error) {
+	var body initBody
+	if err := json.NewDecoder(from).Decode(&body); err != nil && !errors.Is(err, io.EOF) {
+		return body, fmt.Errorf("the body is not a valid init: %w", err)
+	}
+	for name, value := range body.EnvVars {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return body, fmt.Errorf("envVars: %q: a name is not empty and has no '=', and neither it nor its value has a NUL", name)
+		}
+	}
+	return body, nil
+}

@@ -1,0 +1,233 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	processpb "aenv/native/gen/process"
+	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/users"
+)
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// busyRetries is how often a program is tried whose file another thread's fork still holds open for writing.
+const busyRetries = 5
+
+// plan is a checked Start: what to execute, as whom, where.
+type plan struct {
+	request *processpb.StartRequest
+	user    users.User
+	env     map[string]string
+	path    string
+	cwd     string
+}
+
+// newPlan checks a request. Nothing here touches the file system except the search for a bare command name: what is
+// missing shows itself when the program is started, and is looked into only then.
+func newPlan(request *processpb.StartRequest, user users.User, who identity.Identity) (*plan, error) {
+	config := request.GetProcess()
+	if config.GetCmd() == "" {
+		return nil, invalid("process.cmd is empty: name the program to start")
+	}
+	p := &plan{request: request, user: user, env: environment(config.GetEnvs(), user, who, request.GetPty() != nil)}
+	for name, value := range p.env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return nil, invalid("environment variable %q: a name is not empty and has no '=', and neither it nor its value has a NUL", name)
+		}
+	}
+	for _, arg := range append([]string{config.Cmd, config.GetCwd()}, config.GetArgs()...) {
+		if strings.ContainsRune(arg, 0) {
+			return nil, invalid("argument %q contains a NUL byte", arg)
+		}
+	}
+	p.cwd = workdir(config.Cwd, user, who)
+	var err error
+	p.path, err = findCommand(config.Cmd, p.env["PATH"])
+	return p, err
+}
+
+// environment starts from the user, not from the agent: nothing of the agent's own environment is passed on.
+func environment(request map[string]string, user users.User, who identity.Identity, terminal bool) map[string]string {
+	env := map[string]string{
+		"PATH":        defaultPath,
+		"HOME":        user.Home,
+		"USER":        user.Name,
+		"LOGNAME":     user.Name,
+		"E2B_SANDBOX": "true",
+	}
+	if user.Shell != "" {
+		env["SHELL"] = user.Shell
+	}
+	if who.SandboxID != "" {
+		env["E2B_SANDBOX_ID"] = who.SandboxID
+	}
+	if who.TemplateID != "" {
+		env["E2B_TEMPLATE_ID"] = who.TemplateID
+	}
+	if terminal {
+		env["TERM"] = "xterm-256color"
+		env["LANG"] = "C.UTF-8"
+	}
+	maps.Copy(env, who.EnvVars)
+	maps.Copy(env, request)
+	return env
+}
+
+// workdir is the folder asked for, else the template's, else the user's home, else "/" where there is no home.
+func workdir(requested *string, user users.User, who identity.Identity) string {
+	dir := who.DefaultWorkdir
+	if requested != nil && *requested != "" {
+		dir = *requested
+	}
+	switch {
+	case dir == "":
+		if info, err := os.Stat(user.Home); err != nil || !info.IsDir() {
+			return "/"
+		}
+		return user.Home
+	case dir == "~" || strings.HasPrefix(dir, "~/"):
+		return filepath.Join(user.Home, dir[1:])
+	case !filepath.IsAbs(dir):
+		return filepath.Join(user.Home, dir)
+	default:
+		return dir
+	}
+}
+
+// findCommand searches a bare name in searchPath; anything with a slash is taken as it is.
+func findCommand(name, searchPath string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	for _, dir := range filepath.SplitList(searchPath) {
+		candidate := filepath.Join(dir, name)
+		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return candidate, nil
+		}
+	}
+	return "", connect.NewError(connect.CodeNotFound, fmt.Errorf("command '%s' not found in PATH (%s)", name, searchPath))
+}
+
+// launch starts the program and returns it with its output flowing. The error has a Connect code.
+func (s *Service) launch(p *plan) (*process, error) {
+	proc := &process{exited: make(chan struct{}), expired: make(chan struct{})}
+	wires, err := wire(p, proc)
+	if err != nil {
+		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot connect the process: %w", err))
+	}
+	attr := &syscall.ProcAttr{
+		Dir:   p.cwd,
+		Env:   make([]string, 0, len(p.env)),
+		Files: []uintptr{uintptr(wires.child[0]), uintptr(wires.child[1]), uintptr(wires.child[2])},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: proc.terminal != nil},
+	}
+	for name, value := range p.env {
+		attr.Env = append(attr.Env, name+"="+value)
+	}
+	if os.Geteuid() == 0 {
+		attr.Sys.Credential = &syscall.Credential{Uid: p.user.UID, Gid: p.user.GID, Groups: p.user.Groups}
+	}
+	argv := append([]string{p.request.Process.Cmd}, p.request.Process.Args...)
+	proc.pid, err = s.execute(p.path, argv, attr, proc)
+	wires.closeChild()
+	if err != nil {
+		wires.closeOwn()
+		return nil, explainStart(err, p)
+	}
+	proc.info = &processpb.ProcessInfo{Config: p.request.Process, Pid: uint32(proc.pid), Tag: p.request.Tag}
+	s.table.add(proc)
+	return proc, nil
+}
+
+func (s *Service) execute(path string, argv []string, attr *syscall.ProcAttr, proc *process) (int, error) {
+	for retry := 0; ; retry++ {
+		pid, err := s.reaper.Start(path, argv, attr, proc.collected)
+		if !errors.Is(err, unix.ETXTBSY) || retry == busyRetries {
+			return pid, err
+		}
+		time.Sleep(time.Millisecond << retry)
+	}
+}
+
+// explainStart turns the error of a failed start, which does not say what failed, into one that does.
+func explainStart(err error, p *plan) error {
+	cmd := p.request.Process.Cmd
+	switch {
+	case errors.Is(err, unix.E2BIG):
+		return invalid("the arguments and environment of '%s' are larger than the kernel allows", cmd)
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
+		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot fork: the sandbox is out of processes or memory: %w", err))
+	case errors.Is(err, unix.ENOEXEC):
+		return invalid("'%s' is not a program of this machine, and has no #! line", cmd)
+	}
+	if problem := explainWorkdir(p); problem != nil {
+		return problem
+	}
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		return connect.NewError(connect.CodeNotFound, fmt.Errorf("command '%s' not found, or the interpreter it names", cmd))
+	case errors.Is(err, unix.EACCES):
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("user '%s' may not execute '%s'", p.user.Name, cmd))
+	case errors.Is(err, unix.EPERM):
+		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("the agent may not start a process as user '%s'", p.user.Name))
+	default:
+		return connect.NewError(connect.CodeInternal, fmt.Errorf("start '%s': %w", cmd, err))
+	}
+}
+
+func explainWorkdir(p *plan) error {
+	info, err := os.Stat(p.cwd)
+	switch {
+	case err != nil && errors.Is(err, os.ErrNotExist):
+		return invalid("cwd '%s' does not exist", p.cwd)
+	case err != nil:
+		return invalid("cwd '%s' cannot be used: %v", p.cwd, err)
+	case !info.IsDir():
+		return invalid("cwd '%s' is not a directory", p.cwd)
+	case !mayEnter(p.cwd, p.user):
+		return invalid("cwd '%s' may not be entered by user '%s'", p.cwd, p.user.Name)
+	default:
+		return nil
+	}
+}
+
+// mayEnter tells whether the permission bits let user search every folder on the way to dir.
+func mayEnter(dir string, user users.User) bool {
+	if user.UID == 0 {
+		return true
+	}
+	for {
+		var stat unix.Stat_t
+		if unix.Stat(dir, &stat) != nil {
+			return false
+		}
+		bit := uint32(0o001)
+		if stat.Uid == user.UID {
+			bit = 0o100
+		} else if stat.Gid == user.GID || slices.Contains(user.Groups, stat.Gid) {
+			bit = 0o010
+		}
+		if stat.Mode&bit == 0 {
+			return false
+		}
+		if dir == "/" || dir == "." {
+			return true
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func invalid(format string, args ...any) error {
+	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
+}

@@ -1,0 +1,119 @@
+package process
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	processpb "aenv/native/gen/process"
+)
+
+// wires are the descriptors between the agent and a process that is about to start.
+type wires struct {
+	child [3]int
+	own   []*os.File
+	// opened lists the child's descriptors once each, to be closed after the fork.
+	opened []int
+}
+
+// wire opens what the plan asks for, a terminal or pipes, and hangs the agent's ends on proc. After an error nothing
+// is left open.
+func wire(p *plan, proc *process) (*wires, error) {
+	w := &wires{}
+	var err error
+	if terminal := p.request.GetPty(); terminal != nil {
+		err = w.terminal(terminal, p, proc)
+	} else {
+		err = w.pipes(p.request.Stdin == nil || p.request.GetStdin(), proc)
+	}
+	if err != nil {
+		w.closeChild()
+		w.closeOwn()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *wires) terminal(terminal *processpb.PTY, p *plan, proc *process) error {
+	controller, side, err := openTerminal(windowSize(terminal), int(p.user.UID), int(p.user.GID))
+	if err != nil {
+		return err
+	}
+	w.own = append(w.own, controller)
+	w.opened = append(w.opened, side)
+	w.child = [3]int{side, side, side}
+	proc.terminal = controller
+	proc.in = newInput(controller, proc.exited)
+	proc.outputs = []*output{newOutput(controller, terminalChunkBytes, terminalEvent)}
+	return nil
+}
+
+func (w *wires) pipes(withInput bool, proc *process) error {
+	var err error
+	if withInput {
+		var own *os.File
+		if own, err = w.pipe(0); err != nil {
+			return err
+		}
+		proc.in = newInput(own, proc.exited)
+	} else {
+		if w.child[0], err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		w.opened = append(w.opened, w.child[0])
+	}
+	for number, wrap := range wraps {
+		own, err := w.pipe(number + 1)
+		if err != nil {
+			return err
+		}
+		proc.outputs = append(proc.outputs, newOutput(own, pipeChunkBytes, wrap))
+	}
+	return nil
+}
+
+// wraps make events of what standard output and standard error say.
+var wraps = []func([]byte) *processpb.ProcessEvent{stdoutEvent, stderrEvent}
+
+// pipe connects one of the child's standard descriptors and returns our end, which does not block.
+func (w *wires) pipe(number int) (*os.File, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, err
+	}
+	own, child := ends[0], ends[1]
+	if number == 0 {
+		own, child = ends[1], ends[0]
+	}
+	w.opened = append(w.opened, child)
+	w.child[number] = child
+	err := unix.SetNonblock(own, true)
+	file := os.NewFile(uintptr(own), "pipe")
+	w.own = append(w.own, file)
+	return file, err
+}
+
+func (w *wires) closeChild() {
+	for _, fd := range w.opened {
+		unix.Close(fd)
+	}
+	w.opened = nil
+}
+
+func (w *wires) closeOwn() {
+	for _, file := range w.own {
+		file.Close()
+	}
+}
+
+// windowSize is the size asked for, 80x24 where a side is missing.
+func windowSize(terminal *processpb.PTY) unix.Winsize {
+	size := unix.Winsize{Col: 80, Row: 24}
+	if cols := terminal.GetSize().GetCols(); cols > 0 {
+		size.Col = uint16(min(cols, 0xffff))
+	}
+	if rows := terminal.GetSize().GetRows(); rows > 0 {
+		size.Row = uint16(min(rows, 0xffff))
+	}
+	return size
+}
