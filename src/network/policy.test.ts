@@ -1,0 +1,56 @@
+import assert from "node:assert/strict";
+import { BlockList } from "node:net";
+import { test } from "node:test";
+import { serverNetwork, slotNetwork } from "./addresses.ts";
+import { edgeRules, egressUpdate, hostRules, NEVER_REACHABLE } from "./policy.ts";
+
+const server = serverNetwork(3);
+const slot = slotNetwork(server, 7);
+
+function chain(rules: string, name: string): string[] {
+  const body = new RegExp(`chain ${name} \\{\\n([^}]*(?:\\{[^}]*\\}[^}]*)*?)\\n {2}\\}`).exec(rules)?.[1];
+  assert.ok(body !== undefined, `no chain ${name}`);
+  return body.split("\n").map((line) => line.trim());
+}
+
+test("what is never reachable covers metadata, private, shared, own and multicast addresses and no public one", () => {
+  const never = new BlockList();
+  for (const cidr of NEVER_REACHABLE) {
+    const [network = "", length] = cidr.split("/");
+    never.addSubnet(network, Number(length));
+  }
+  const inside = [
+    "169.254.169.254",
+    "10.1.2.3",
+    "172.31.0.1",
+    "192.168.1.1",
+    "100.100.100.200",
+    "127.0.0.1",
+    "0.0.0.0",
+  ];
+  inside.push(server.gateway, slot.hostAddress, "198.19.255.254", "192.0.0.192", "224.0.0.251", "255.255.255.255");
+  for (const address of inside) assert.ok(never.check(address), address);
+  for (const address of ["1.1.1.1", "8.8.8.8", "172.32.0.1", "100.128.0.1", "198.20.0.1", "223.255.255.255"]) {
+    assert.ok(!never.check(address), address);
+  }
+});
+
+test("the egress chain is the same whether made with the slot or set later", () => {
+  for (const policy of [{ internet: true }, { internet: false }]) {
+    const made = chain(edgeRules(server, slot, policy), "egress");
+    const [flush, ...set] = egressUpdate(policy).trimEnd().split("\n");
+    assert.equal(flush, "flush chain inet aenv egress");
+    assert.deepEqual(
+      set.map((line) => line.replace("add rule inet aenv egress ", "")),
+      made,
+    );
+  }
+  assert.deepEqual(chain(edgeRules(server, slot, { internet: false }), "egress"), ["goto refuse"]);
+});
+
+test("tables are replaced in the transaction that fills them, and a server touches only its own", () => {
+  assert.ok(hostRules(server).startsWith("table inet ae3\ndelete table inet ae3\ntable inet ae3 {\n"));
+  assert.ok(edgeRules(server, slot, { internet: true }).startsWith("table inet aenv\ndelete table inet aenv\ntable"));
+  const links = [...hostRules(server).matchAll(/[io]ifname (?:!= )?"([^"]+)"/g)].map((match) => match[1]);
+  assert.deepEqual([...new Set(links)], ["ae3h*"]);
+});
