@@ -1,0 +1,84 @@
+import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { GIB } from "#domain";
+import { Cgroups } from "./cgroups.ts";
+import { V1Hierarchies } from "./v1.ts";
+import { V2Hierarchy } from "./v2.ts";
+
+const RESOURCES = { vcpus: 1.5, memoryBytes: 1 * GIB + 100, diskBytes: 1 * GIB, pidsMax: 300 };
+
+describe("cgroups", () => {
+  let root: string;
+  const read = (path: string) => readFileSync(join(root, path), "utf8");
+  beforeEach(() => {
+    root = mkdtempSync(join(tmpdir(), "aenv-cgroup-"));
+  });
+  afterEach(() => rmSync(root, { recursive: true }));
+
+  test("version 2: controllers are handed down, and limits are in the machine's own group", async () => {
+    const cgroups = new Cgroups(new V2Hierarchy(root), "/aenv/3");
+    await cgroups.create("m", RESOURCES);
+    for (const path of ["", "aenv", "aenv/3"])
+      assert.equal(read(`${path}/cgroup.subtree_control`), "+cpu +memory +pids");
+    assert.equal(read("aenv/3/m/memory.max"), String(1 * GIB));
+    assert.equal(read("aenv/3/m/cpu.max"), "150000 100000");
+    assert.equal(read("aenv/3/m/pids.max"), "300");
+    assert.deepEqual(cgroups.list(), ["m"]);
+    assert.equal(cgroups.path("m"), "/aenv/3/m");
+  });
+
+  test("version 2: statistics", () => {
+    const cgroups = new Cgroups(new V2Hierarchy(root), "/aenv/3");
+    mkdirSync(join(root, "aenv/3/m"), { recursive: true });
+    const files = {
+      "memory.current": "1000\n",
+      "memory.stat": "anon 100\ninactive_file 300\nactive_file 50\n",
+      "memory.events": "max 9\noom 3\noom_kill 2\noom_group_kill 0\n",
+      "cpu.stat": "usage_usec 77\nuser_usec 7\n",
+      "pids.current": "5\n",
+      "pids.events": "max 4\n",
+    };
+    for (const [name, text] of Object.entries(files)) writeFileSync(join(root, "aenv/3/m", name), text);
+    const expected = { memoryBytes: 700, cpuUsec: 77, pids: 5, oomKills: 2, pidsLimitHits: 4 };
+    assert.deepEqual(cgroups.stats("m"), expected);
+    assert.deepEqual(cgroups.memory("m"), { usedBytes: 650, oomKills: 2 });
+    assert.equal(cgroups.memory("gone"), undefined);
+  });
+
+  test("version 1: the group is made once in each hierarchy, also where two controllers share one", () => {
+    const mountinfo = ["memory", "cpu,cpuacct", "pids", "name=systemd"]
+      .map((names, n) => `3${n} 24 0:3${n} / ${root}/${names} rw - cgroup cgroup rw,${names}`)
+      .concat(`40 24 0:40 / ${root}/unified rw - cgroup2 cgroup2 rw`, "41 24 0:41 / /proc rw - proc proc rw")
+      .join("\n");
+    const hierarchies = V1Hierarchies.parse(mountinfo);
+    hierarchies.make("/aenv/3/m");
+    const expected = ["memory", "cpu,cpuacct", "pids", "name=systemd"].map((names) => `${root}/${names}/aenv/3/m`);
+    assert.deepEqual(hierarchies.dirs("/aenv/3/m"), expected);
+    hierarchies.fill("/aenv/3/m", { memoryBytes: 4096, cpuQuotaUsec: 50_000, pidsMax: 7 });
+    assert.equal(read("memory/aenv/3/m/memory.limit_in_bytes"), "4096");
+    assert.equal(read("cpu,cpuacct/aenv/3/m/cpu.cfs_quota_us"), "50000");
+    assert.equal(read("pids/aenv/3/m/pids.max"), "7");
+  });
+
+  test("version 1: a controller that is not mounted is named", () => {
+    const mountinfo = "31 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory";
+    assert.throws(() => V1Hierarchies.parse(mountinfo), /cpu, cpuacct, pids are not mounted/);
+  });
+
+  test("a limit that the kernel did not take is an error, and leaves no group", async () => {
+    const version = new V2Hierarchy(root);
+    const deaf = {
+      dirs: (path: string) => version.dirs(path),
+      make: (path: string) => version.make(path),
+      stats: (path: string) => version.stats(path),
+      memory: (path: string) => version.memory(path),
+      fill: () => [{ file: "memory.max", wanted: "4096", found: "max" }],
+    };
+    const cgroups = new Cgroups(deaf, "/aenv/3");
+    await assert.rejects(cgroups.create("m", RESOURCES), /memory.max holds "max" after "4096" was written/);
+    assert.deepEqual(cgroups.list(), []);
+  });
+});

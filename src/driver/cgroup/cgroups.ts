@@ -1,0 +1,132 @@
+import { readFileSync, statfsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AenvError, type Resources } from "#domain";
+import { isGone, readText, removeDir, subdirs } from "./files.ts";
+import { type CgroupMemory, type CgroupStats, type CgroupVersion, CPU_PERIOD_USEC, type Limits } from "./limits.ts";
+import { V1Hierarchies } from "./v1.ts";
+import { V2Hierarchy } from "./v2.ts";
+
+const PAGE_BYTES = 4096;
+const REMOVE_TIMEOUT_MS = 10_000;
+const CGROUP2_MAGIC = 0x63677270;
+
+/**
+ * The groups of one server's machines, all below one parent. The files are the kernel's, in memory: they are read and
+ * written synchronously, which is quicker than handing each to a thread.
+ */
+export class Cgroups {
+  readonly #version: CgroupVersion;
+  readonly #parent: string;
+
+  /** `parent`: path from the roots of the hierarchies, `/aenv/0`. */
+  constructor(version: CgroupVersion, parent: string) {
+    this.#version = version;
+    this.#parent = parent;
+  }
+
+  /** The path to tell the runtime, which then joins the group instead of making one. */
+  path(id: string): string {
+    return `${this.#parent}/${id}`;
+  }
+
+  /** Makes the machine's group with its limits in force. A group left behind under this name is emptied and removed first.
+   *  Errors: internal, when the kernel did not take a limit; then nothing is left. */
+  async create(id: string, resources: Resources): Promise<void> {
+    const path = this.path(id);
+    try {
+      this.#version.make(path);
+    } catch (error) {
+      if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+      await this.remove(id);
+      this.#version.make(path);
+    }
+    const wrong = this.#version.fill(path, limitsOf(resources)).find(({ wanted, found }) => wanted !== found);
+    if (wrong === undefined) return;
+    await this.remove(id);
+    throw new AenvError("internal", `${wrong.file} holds "${wrong.found}" after "${wrong.wanted}" was written to it`, {
+      hint: "a machine without its limits is not started; check what else manages this host's cgroups",
+    });
+  }
+
+  /** Throws ENOENT when the group is not there. */
+  stats(id: string): CgroupStats {
+    return this.#version.stats(this.path(id));
+  }
+
+  /** undefined: the group is not there. */
+  memory(id: string): CgroupMemory | undefined {
+    try {
+      return this.#version.memory(this.path(id));
+    } catch (error) {
+      if (isGone(error)) return undefined;
+      throw error;
+    }
+  }
+
+  /** Pids in the group, in whichever hierarchy. Empty when it is not there. */
+  processes(id: string): number[] {
+    const pids = new Set<number>();
+    for (const dir of this.#version.dirs(this.path(id))) {
+      const text = readText(`${dir}/cgroup.procs`) ?? "";
+      for (const line of text.split("\n")) if (line !== "") pids.add(Number(line));
+    }
+    return [...pids];
+  }
+
+  /** Ends every process of the group and removes it. Repeatable. Errors: internal, when processes do not go away. */
+  async remove(id: string): Promise<void> {
+    const giveUpAtMs = performance.now() + REMOVE_TIMEOUT_MS;
+    for (let waitMs = 1; !this.#removeNow(id); waitMs = Math.min(waitMs * 2, 100)) {
+      if (performance.now() > giveUpAtMs) {
+        const left = this.processes(id);
+        throw new AenvError("internal", `cgroup ${this.path(id)} is still busy after ${REMOVE_TIMEOUT_MS} ms`, {
+          hint: left.length > 0 ? `processes ${left.join(", ")} do not end` : "another program holds groups below it",
+        });
+      }
+      await sleep(waitMs);
+    }
+  }
+
+  #removeNow(id: string): boolean {
+    for (const pid of this.processes(id)) killQuietly(pid);
+    // All are tried, so that one that is busy does not keep the others.
+    return this.#version.dirs(this.path(id)).map(removeDir).every(Boolean);
+  }
+
+  /** Names of all groups below the parent, in whichever hierarchy. */
+  list(): string[] {
+    const names = new Set<string>();
+    for (const dir of this.#version.dirs(this.#parent)) {
+      for (const name of subdirs(dir)) names.add(name);
+    }
+    return [...names];
+  }
+
+  /** Removes the parent, where nothing is left below it. */
+  removeParent(): void {
+    for (const dir of this.#version.dirs(this.#parent)) removeDir(dir);
+  }
+}
+
+/** The hierarchies of this host, as runsc finds them: version 2 only where it is mounted as the root of all of them. */
+export function openCgroups(parent: string): Cgroups {
+  if (statfsSync("/sys/fs/cgroup").type === CGROUP2_MAGIC)
+    return new Cgroups(new V2Hierarchy("/sys/fs/cgroup"), parent);
+  return new Cgroups(V1Hierarchies.parse(readFileSync("/proc/self/mountinfo", "utf8")), parent);
+}
+
+function limitsOf(resources: Resources): Limits {
+  return {
+    memoryBytes: Math.floor(resources.memoryBytes / PAGE_BYTES) * PAGE_BYTES,
+    cpuQuotaUsec: Math.round(resources.vcpus * CPU_PERIOD_USEC),
+    pidsMax: resources.pidsMax,
+  };
+}
+
+function killQuietly(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch {
+    // It ended by itself.
+  }
+}

@@ -1,0 +1,67 @@
+import { readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { isMissing } from "#lib/files";
+
+/** undefined: no such file, or a process or group that has just gone. */
+export function readText(file: string): string | undefined {
+  try {
+    return readFileSync(file, "utf8").trim();
+  } catch (error) {
+    if (isGone(error)) return undefined;
+    throw error;
+  }
+}
+
+/** Throws ENOENT when there is no such file. */
+export function readNumber(file: string): number {
+  return Number(readFileSync(file, "utf8"));
+}
+
+/** The number after `name` in a file of `name number` lines; 0 when it has none. */
+export function readField(file: string, name: string): number {
+  const match = new RegExp(`^${name} (\\d+)$`, "m").exec(readText(file) ?? "");
+  return match === null ? 0 : Number(match[1]);
+}
+
+/** The sum of several such fields. */
+export function readFields(file: string, names: readonly string[]): number {
+  const text = readText(file) ?? "";
+  return names.reduce((sum, name) => sum + Number(new RegExp(`^${name} (\\d+)$`, "m").exec(text)?.[1] ?? 0), 0);
+}
+
+export function write(file: string, value: string): void {
+  try {
+    writeFileSync(file, value);
+  } catch (error) {
+    throw new Error(`cannot write "${value}" to ${file}`, { cause: error });
+  }
+}
+
+/** Names of the folders in a folder; none when it is not there. */
+export function subdirs(dir: string): string[] {
+  try {
+    return readdirSync(dir, { withFileTypes: true }).flatMap((entry) => (entry.isDirectory() ? [entry.name] : []));
+  } catch (error) {
+    if (isMissing(error)) return [];
+    throw error;
+  }
+}
+
+/** False when it is busy. Groups that somebody made below it go first. */
+export function removeDir(dir: string): boolean {
+  try {
+    rmdirSync(dir);
+    return true;
+  } catch (error) {
+    if (isMissing(error)) return true;
+    for (const name of subdirs(dir)) removeDir(`${dir}/${name}`);
+    return false;
+  }
+}
+
+/** No such file, or what it spoke of has just gone. */
+export function isGone(error: unknown): boolean {
+  return (
+    isMissing(error) ||
+    (error instanceof Error && "code" in error && (error.code === "ENODEV" || error.code === "ESRCH"))
+  );
+}

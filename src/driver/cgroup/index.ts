@@ -1,0 +1,2 @@
+export { Cgroups, openCgroups } from "./cgroups.ts";
+export type { CgroupStats } from "./limits.ts";

@@ -1,0 +1,77 @@
+import { existsSync, mkdirSync } from "node:fs";
+import { readField, readFields, readNumber, readText, write } from "./files.ts";
+import {
+  type CgroupMemory,
+  type CgroupStats,
+  type CgroupVersion,
+  CPU_PERIOD_USEC,
+  type LimitReading,
+  type Limits,
+} from "./limits.ts";
+
+const CONTROLLERS = "+cpu +memory +pids";
+
+/** Version 2: one hierarchy, in which each level hands its controllers down. */
+export class V2Hierarchy implements CgroupVersion {
+  readonly #mount: string;
+
+  constructor(mount: string) {
+    this.#mount = mount;
+  }
+
+  dirs(path: string): string[] {
+    return [this.#mount + path];
+  }
+
+  make(path: string): void {
+    const names = path.split("/").slice(1);
+    const last = names.pop();
+    let dir = this.#mount;
+    write(`${dir}/cgroup.subtree_control`, CONTROLLERS);
+    for (const name of names) {
+      dir = `${dir}/${name}`;
+      mkdirSync(dir, { recursive: true });
+      write(`${dir}/cgroup.subtree_control`, CONTROLLERS);
+    }
+    mkdirSync(`${dir}/${last}`);
+  }
+
+  fill(path: string, limits: Limits): LimitReading[] {
+    const dir = this.#mount + path;
+    const readings: LimitReading[] = [];
+    const set = (name: string, value: string): void => {
+      const file = `${dir}/${name}`;
+      write(file, value);
+      readings.push({ file, wanted: value, found: readText(file) ?? "" });
+    };
+    set("memory.max", String(limits.memoryBytes));
+    // There only where the kernel counts swap.
+    if (existsSync(`${dir}/memory.swap.max`)) set("memory.swap.max", "0");
+    // The kernel is to end the process at fault, not the group.
+    set("memory.oom.group", "0");
+    set("cpu.max", `${limits.cpuQuotaUsec} ${CPU_PERIOD_USEC}`);
+    set("pids.max", String(limits.pidsMax));
+    return readings;
+  }
+
+  stats(path: string): CgroupStats {
+    const dir = this.#mount + path;
+    const usedBytes = readNumber(`${dir}/memory.current`);
+    return {
+      memoryBytes: Math.max(0, usedBytes - readField(`${dir}/memory.stat`, "inactive_file")),
+      cpuUsec: readField(`${dir}/cpu.stat`, "usage_usec"),
+      pids: readNumber(`${dir}/pids.current`),
+      oomKills: readField(`${dir}/memory.events`, "oom_kill"),
+      pidsLimitHits: readField(`${dir}/pids.events`, "max"),
+    };
+  }
+
+  memory(path: string): CgroupMemory {
+    const dir = this.#mount + path;
+    const cacheBytes = readFields(`${dir}/memory.stat`, ["inactive_file", "active_file"]);
+    return {
+      usedBytes: Math.max(0, readNumber(`${dir}/memory.current`) - cacheBytes),
+      oomKills: readField(`${dir}/memory.events`, "oom_kill"),
+    };
+  }
+}

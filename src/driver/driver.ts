@@ -1,0 +1,127 @@
+import type { Resources } from "#domain";
+
+/**
+ * The Driver contract: how one runtime isolates machines. No implementation here.
+ *
+ * Life of a machine. It is **booted** from an image once per template (the agent is its pid 1), **checkpointed** into a
+ * folder, and from then on **restored** from such folders, any number of times, in any slot. A running machine can be
+ * **paused** and **resumed** by the runtime itself in about a millisecond (its memory stays), checkpointed with or without
+ * going on, and **stopped**. What a driver gets are local files the orchestrator prepared; it never sees the store, the
+ * catalog or a name.
+ *
+ * Identity. A machine's id is sandbox id + generation, of one fixed length, and is never used twice. The driver makes,
+ * fills, reads back and removes the machine's cgroup.
+ *
+ * Time. `monotonicJumps` says whether the guest's monotonic clock advances by the time spent in a checkpoint. Whoever
+ * keeps deadlines inside counts running time.
+ *
+ * Death. Machines belong to no process of ours: a new aenvd finds them again by `leftovers` and takes them up by `adopt`.
+ */
+export interface Driver {
+  readonly name: string;
+  /** The runtime's version; a checkpoint is restored only by the version that made it. */
+  readonly version: string;
+  readonly capabilities: DriverCapabilities;
+
+  /** Starts a machine from its image. Returns when the runtime has started it; the agent may not answer yet.
+   *  On error nothing of the machine is left. */
+  boot(spec: MachineSpec): Promise<Machine>;
+  /** Starts a machine from a checkpoint made by this driver and version. `checkpointDir` is only read, may serve many
+   *  restores at once, and may be removed after the call returns. On error nothing of the machine is left. */
+  restore(spec: MachineSpec, checkpointDir: string): Promise<Machine>;
+  /** Takes up a machine that an earlier aenvd started. undefined: it does not run (any more, or never finished starting). */
+  adopt(spec: MachineSpec): Promise<Machine | undefined>;
+  /** Ids of all machines of which anything is left on this host under this driver's root: processes, also such as the
+   *  runtime itself has lost sight of, runtime state, cgroups, bundles. */
+  leftovers(): Promise<MachineId[]>;
+  /** Removes all that is left of a machine, running or not. Repeatable. */
+  destroy(id: MachineId): Promise<void>;
+  close(): Promise<void>;
+}
+
+export type MachineId = string;
+
+export interface DriverCapabilities {
+  /** The guest's monotonic clock includes the time between checkpoint and restore. */
+  readonly monotonicJumps: boolean;
+  /** Generators inside living processes repeat in clones of one checkpoint (kernel randomness never does). */
+  readonly clonesShareUserRandomness: true;
+  /** A checkpoint writes only what changed since the last one. */
+  readonly incrementalMemory: boolean;
+}
+
+export interface MachineSpec {
+  readonly id: MachineId;
+  readonly resources: Resources;
+  readonly hostname: string;
+  /** Read-only root file system, a mounted folder. */
+  readonly rootfsDir: string;
+  /** Content-addressed folder with the static agent `envd`, shown inside as `/.aenv`, read-only. */
+  readonly agentDir: string;
+  /** Where the writable layer's (unlinked) file is made. */
+  readonly upperDir: string;
+  readonly network: MachineNetwork;
+}
+
+/** The part of a slot a driver needs. */
+export interface MachineNetwork {
+  /** `/run/netns/NAME`. */
+  readonly netnsPath: string;
+  /** The device inside the namespace, already with the inner address, route and MTU. */
+  readonly device: string;
+}
+
+export interface Machine {
+  readonly id: MachineId;
+  /** Process of the runtime whose end is the machine's end. */
+  readonly pid: number;
+  /** Of the runtime that runs it, and so of its checkpoints: a machine outlives an upgrade of the driver. */
+  readonly version: string;
+  /** Settles (never rejects) when the machine has ended, for whatever reason. */
+  readonly exited: Promise<MachineExit>;
+
+  /** Stops the guest's time and CPU use, memory stays. By the runtime's own means, in milliseconds. Repeatable. */
+  pause(): Promise<void>;
+  resume(): Promise<void>;
+  /** Writes the machine's whole state into `dir` (made by the driver, must not exist). With `keepRunning` the machine goes
+   *  on afterwards and its TCP connections stay up; without, it has ended when the call returns.
+   *  Throws CheckpointError, which says whether the machine still runs. Files are not synced. */
+  checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<void>;
+  /** Ends the machine and removes all traces of it. Repeatable. */
+  stop(): Promise<void>;
+  stats(): Promise<MachineStats>;
+  /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended. */
+  memory(): MemoryReading | undefined;
+}
+
+export interface MachineExit {
+  readonly atMs: number;
+  /** out-of-memory: the host's kernel had to end it for its memory limit. stopped: by `stop` or `checkpoint`. */
+  readonly reason: "stopped" | "out-of-memory" | "crashed";
+  /** Last lines of what the runtime said, where it said anything. */
+  readonly detail?: string;
+}
+
+export interface MachineStats {
+  readonly memoryBytes: number;
+  readonly cpuUsec: number;
+  readonly pids: number;
+  /** How many processes of the machine the kernel has ended for its memory limit. */
+  readonly oomKills: number;
+}
+
+export interface MemoryReading {
+  /** What counts against the limit, without file cache, which the kernel drops before it kills. */
+  readonly usedBytes: number;
+  readonly oomKills: number;
+}
+
+export class CheckpointError extends Error {
+  /** The machine goes on running; otherwise it is gone. */
+  readonly machineRuns: boolean;
+  constructor(message: string, machineRuns: boolean, options?: ErrorOptions) {
+    super(message, options);
+    this.name = "CheckpointError";
+    this.machineRuns = machineRuns;
+  }
+}

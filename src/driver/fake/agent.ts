@@ -1,0 +1,70 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { MachineSpec } from "../driver.ts";
+import type { FakeAgent } from "./host.ts";
+
+const START_TIMEOUT_MS = 5000;
+/** As long as a timer can be: the process is ended by its machine. */
+const LIFE_MS = 2 ** 31 - 1;
+
+/** An agent that runs as an ordinary process. */
+export class AgentProcess {
+  readonly pid: number;
+  /** Settles (never rejects) when the process has ended. */
+  readonly ended: Promise<void>;
+
+  private constructor(pid: number, ended: Promise<void>) {
+    this.pid = pid;
+    this.ended = ended;
+  }
+
+  /** Throws when it does not start. */
+  static async start({ envdPath, runner, listenOn }: FakeAgent, spec: MachineSpec): Promise<AgentProcess> {
+    const argv = [envdPath, "-listen", listenOn(spec)];
+    let failure: unknown;
+    const run = runner.run(argv, { timeoutMs: LIFE_MS, check: false });
+    const ended = run.then(
+      ({ stderr }) => {
+        failure = new Error(new TextDecoder().decode(stderr).trim().slice(-500));
+      },
+      (error) => {
+        failure = error;
+      },
+    );
+    const giveUpAtMs = Date.now() + START_TIMEOUT_MS;
+    while (failure === undefined && Date.now() < giveUpAtMs) {
+      const pid = findByCommandLine(argv);
+      if (pid !== undefined) return new AgentProcess(pid, ended);
+      await sleep(2);
+    }
+    throw new Error(`agent of fake machine ${spec.id} did not start`, { cause: failure });
+  }
+
+  signal(name: NodeJS.Signals): void {
+    try {
+      process.kill(this.pid, name);
+    } catch {
+      // It ended by itself.
+    }
+  }
+
+  async kill(): Promise<void> {
+    this.signal("SIGKILL");
+    await this.ended;
+  }
+}
+
+/** A runner does not tell the pid of what it starts; the address is this process's alone. */
+function findByCommandLine(argv: readonly string[]): number | undefined {
+  const wanted = `${argv.join("\0")}\0`;
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number)
+    .find((pid) => {
+      try {
+        return readFileSync(`/proc/${pid}/cmdline`, "utf8") === wanted;
+      } catch {
+        return false;
+      }
+    });
+}

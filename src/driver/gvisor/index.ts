@@ -1,0 +1,1 @@
+export { createGvisorDriver, type GvisorOptions } from "./driver.ts";

@@ -1,0 +1,116 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { readdir, rm } from "node:fs/promises";
+import { basename } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AenvError } from "#domain";
+import { isMissing } from "#lib/files";
+import type { Cgroups } from "../cgroup/index.ts";
+import type { MachineId } from "../driver.ts";
+import { Bundle } from "./bundle.ts";
+import type { Runsc } from "./runsc.ts";
+
+/** All that a machine consists of on this host. */
+export interface MachineParts {
+  readonly runsc: Runsc;
+  readonly cgroups: Cgroups;
+  readonly machinesDir: string;
+}
+
+const KILL_TIMEOUT_MS = 10_000;
+const RECORD = /^(.+)_sandbox:.+\.(?:state|lock)$/;
+const SOCKET = /^runsc-(.+)\.sock$/;
+
+/** Ids of all machines of which anything is left, whether runsc knows of it or not. */
+export async function findLeftovers(parts: MachineParts): Promise<MachineId[]> {
+  const ids = new Set<MachineId>(parts.cgroups.list());
+  for (const name of await namesIn(parts.machinesDir)) ids.add(name);
+  for (const name of await namesIn(parts.runsc.root)) {
+    const id = (RECORD.exec(name) ?? SOCKET.exec(name))?.[1];
+    if (id !== undefined) ids.add(id);
+  }
+  for (const id of runtimeProcesses(parts).values()) ids.add(id);
+  return [...ids];
+}
+
+/** Removes all that is left of a machine; where its processes may be outside its cgroup, they are looked for by name too. */
+export async function removeMachine(parts: MachineParts, id: MachineId, where: "cgroup" | "anywhere"): Promise<void> {
+  if (where === "anywhere") await killByName(parts, id);
+  await parts.cgroups.remove(id);
+  for (const file of parts.runsc.files(id)) await rm(file, { force: true });
+  await new Bundle(parts.machinesDir, id).remove();
+}
+
+/** Errors: internal, when they do not end. */
+async function killByName(parts: MachineParts, id: MachineId): Promise<void> {
+  const giveUpAtMs = performance.now() + KILL_TIMEOUT_MS;
+  for (;;) {
+    const pids = [...runtimeProcesses(parts)].flatMap(([pid, of]) => (of === id ? [pid] : []));
+    if (pids.length === 0) return;
+    if (performance.now() > giveUpAtMs) {
+      throw new AenvError("internal", `processes ${pids.join(", ")} of machine ${id} do not end`, {
+        hint: "a process that SIGKILL does not end hangs in the kernel: see its /proc/PID/stack",
+      });
+    }
+    for (const pid of pids) {
+      try {
+        process.kill(pid, "SIGKILL");
+      } catch {
+        // It ended by itself.
+      }
+    }
+    await sleep(5);
+  }
+}
+
+/** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
+export async function checkpointsWritten({ runsc }: MachineParts, id: MachineId): Promise<void> {
+  const isOf = (args: readonly string[]): boolean =>
+    runsc.owns(args) && args.includes("checkpoint") && args.includes(id);
+  while (processIds().some((pid) => isOf(commandLine(pid)))) await sleep(10);
+}
+
+/** Sandboxes, gofers and runsc commands of this driver's root: pid → machine. All carry the folder of their bundle. */
+function runtimeProcesses({ runsc, machinesDir }: MachineParts): Map<number, MachineId> {
+  const found = new Map<number, MachineId>();
+  for (const pid of processIds()) {
+    const args = commandLine(pid);
+    if (!runsc.owns(args)) continue;
+    const id = machineOf(args, machinesDir);
+    if (id !== undefined) found.set(pid, id);
+  }
+  return found;
+}
+
+function processIds(): number[] {
+  return readdirSync("/proc").flatMap((name) => (/^\d+$/.test(name) ? [Number(name)] : []));
+}
+
+/** True when this pid is the sandbox process of this machine. */
+export function isSandboxOf(pid: number, id: MachineId, { runsc, machinesDir }: MachineParts): boolean {
+  const args = commandLine(pid);
+  return args[0] === "runsc-sandbox" && runsc.owns(args) && machineOf(args, machinesDir) === id;
+}
+
+function machineOf(args: readonly string[], machinesDir: string): MachineId | undefined {
+  const prefix = `--bundle=${machinesDir}/`;
+  const position = args.indexOf("--bundle");
+  const bundle = args.find((arg) => arg.startsWith(prefix)) ?? `--bundle=${args[position + 1]}`;
+  return bundle.startsWith(prefix) ? basename(bundle) : undefined;
+}
+
+function commandLine(pid: number): string[] {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+  } catch {
+    return [];
+  }
+}
+
+async function namesIn(dir: string): Promise<string[]> {
+  try {
+    return await readdir(dir);
+  } catch (error) {
+    if (isMissing(error)) return [];
+    throw error;
+  }
+}

@@ -1,0 +1,135 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Client, createClient } from "@connectrpc/connect";
+import { createConnectTransport } from "@connectrpc/connect-node";
+import { Process, type ProcessEvent } from "#gen/process/process_pb.js";
+
+export interface Finished {
+  readonly exitCode: number;
+  /** What the agent says of the end: `exit status 1`, `signal: killed`. */
+  readonly status: string;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** The agent of a machine under test, at `host:port`. */
+export class TestAgent {
+  readonly #address: string;
+  readonly #process: Client<typeof Process>;
+  readonly #closed = new AbortController();
+
+  constructor(address: string) {
+    this.#address = address;
+    this.#process = createClient(
+      Process,
+      createConnectTransport({ httpVersion: "1.1", baseUrl: `http://${address}`, acceptCompression: [] }),
+    );
+  }
+
+  /** Waits until it answers. Throws when it does not within `timeoutMs`. */
+  async ready(timeoutMs = 15_000): Promise<void> {
+    await eventually(timeoutMs, async () => {
+      const answer = await fetch(`http://${this.#address}/health`, { signal: AbortSignal.timeout(500) });
+      await answer.body?.cancel();
+      if (!answer.ok) throw new Error(`agent answered ${answer.status}`);
+    });
+  }
+
+  async answers(timeoutMs: number): Promise<boolean> {
+    return this.ready(timeoutMs).then(
+      () => true,
+      () => false,
+    );
+  }
+
+  /** Runs a shell command to its end. */
+  async run(command: string, options: { readonly user?: string; readonly timeoutMs?: number } = {}): Promise<Finished> {
+    const events = this.#start("sh", ["-c", command], options.user ?? "root", {
+      timeoutMs: options.timeoutMs ?? 60_000,
+    });
+    let [stdout, stderr] = ["", ""];
+    for await (const event of events) {
+      if (event.case === "data" && event.value.output.case === "stdout") stdout += decode(event.value.output.value);
+      if (event.case === "data" && event.value.output.case === "stderr") stderr += decode(event.value.output.value);
+      if (event.case === "end") {
+        return {
+          exitCode: event.value.exitCode,
+          status: event.value.status,
+          stdout: stdout.trim(),
+          stderr: stderr.trim(),
+        };
+      }
+    }
+    throw new Error(`the agent said nothing of the end of: ${command}`);
+  }
+
+  /** Starts a command that goes on; its output is not read. Returns its pid. */
+  async spawn(command: string, options: { readonly user?: string } = {}): Promise<number> {
+    for await (const event of this.#start("sh", ["-c", command], options.user ?? "root", {})) {
+      if (event.case === "start") return event.value.pid;
+    }
+    throw new Error(`did not start: ${command}`);
+  }
+
+  /** Starts a shell with a terminal, known from then on by its tag. */
+  async openShell(tag: string): Promise<void> {
+    for await (const event of this.#start("sh", [], "root", { tag })) {
+      if (event.case === "start") return;
+    }
+    throw new Error("the shell did not start");
+  }
+
+  /** Types a line into a shell and waits until `expected` shows, in what it prints or has just printed. */
+  async type(tag: string, line: string, expected: string): Promise<void> {
+    const process = { selector: { case: "tag", value: tag } } as const;
+    const stop = AbortSignal.any([AbortSignal.timeout(15_000), this.#closed.signal]);
+    const input = { input: { case: "pty", value: new TextEncoder().encode(`${line}\n`) } } as const;
+    let shown = "";
+    for await (const { event } of this.#process.connect({ process }, { signal: stop })) {
+      if (event?.event.case === "start") await this.#process.sendInput({ process, input });
+      if (event?.event.case !== "data" || event.event.value.output.case !== "pty") continue;
+      shown += decode(event.event.value.output.value);
+      if (shown.includes(expected)) return;
+    }
+    throw new Error(`the shell did not print ${expected} but: ${shown}`);
+  }
+
+  close(): void {
+    this.#closed.abort();
+  }
+
+  async *#start(
+    cmd: string,
+    args: string[],
+    user: string,
+    { tag, timeoutMs }: { tag?: string; timeoutMs?: number },
+  ): AsyncGenerator<ProcessEvent["event"]> {
+    const timeout = timeoutMs === undefined ? [] : [AbortSignal.timeout(timeoutMs)];
+    const request = {
+      process: { cmd, args, envs: {}, cwd: "/" },
+      stdin: false,
+      ...(tag !== undefined && { tag, pty: { size: { cols: 80, rows: 24 } } }),
+    };
+    const headers = { authorization: `Basic ${Buffer.from(`${user}:`).toString("base64")}` };
+    const signal = AbortSignal.any([this.#closed.signal, ...timeout]);
+    for await (const { event } of this.#process.start(request, { headers, signal })) {
+      if (event !== undefined) yield event.event;
+    }
+  }
+}
+
+/** Repeats until it does not throw. Throws the last error after `timeoutMs`. */
+export async function eventually<T>(timeoutMs: number, check: () => Promise<T> | T): Promise<T> {
+  const giveUpAtMs = performance.now() + timeoutMs;
+  for (;;) {
+    try {
+      return await check();
+    } catch (error) {
+      if (performance.now() > giveUpAtMs) throw error;
+      await sleep(20);
+    }
+  }
+}
+
+function decode(bytes: Uint8Array): string {
+  return new TextDecoder().decode(bytes);
+}

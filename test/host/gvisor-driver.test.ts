@@ -1,0 +1,160 @@
+import assert from "node:assert/strict";
+import { existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
+import { after, before, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { GIB, MIB, type Resources } from "#domain";
+import type { Driver, MachineSpec } from "#driver";
+import { TestAgent } from "../../src/driver/testing/agent.ts";
+import { driverSuite } from "../../src/driver/testing.ts";
+import { GvisorBench } from "./gvisor/bench.ts";
+
+const SMALL: Resources = { vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 1 * GIB, pidsMax: 1024 };
+/** Where a `runsc` that makes a sandbox is killed, ms after its start: from before it has made anything to when it is done. */
+const KILL_AFTER_MS = [5, 20, 35, 50, 65, 80, 100, 130, 170];
+
+const skip = process.getuid?.() === 0 ? false : "needs root";
+
+if (skip === false) driverSuite("gvisor", () => GvisorBench.open());
+
+describe("what the gVisor driver leaves on and takes from the host", { skip, timeout: 300_000 }, () => {
+  let bench: GvisorBench;
+  let driver: Driver;
+
+  before(async () => {
+    bench = await GvisorBench.open();
+    driver = await bench.open();
+  });
+  after(async () => {
+    for (const id of await driver.leftovers()) await driver.destroy(id);
+    await driver.close();
+    await bench[Symbol.asyncDispose]();
+  });
+
+  test("every process of a machine is inside its cgroup, with the limits asked for, whatever was left there", async () => {
+    const spec = await bench.spec(SMALL);
+    for (const dir of bench.cgroupDirs(spec.id)) mkdirSync(dir, { recursive: true });
+    const machine = await driver.boot(spec);
+    const limits = bench.readLimits(spec.id);
+    assert.deepEqual(limits, { memoryBytes: SMALL.memoryBytes, cpuQuotaUsec: 100_000, pidsMax: SMALL.pidsMax });
+    const path = `${bench.cgroupParent}/${spec.id}`;
+    const joined = readFileSync(`/proc/${machine.pid}/cgroup`, "utf8").trim().split("\n");
+    for (const controller of ["memory", "cpu", "pids"]) {
+      const line = joined.find((text) => text.split(":")[1]?.split(",").includes(controller)) ?? joined.at(-1);
+      assert.ok(line?.endsWith(`:${path}`), `the sandbox is not limited by ${controller}: ${joined}`);
+    }
+    await machine.stop();
+    assert.deepEqual(bench.cgroupDirs(spec.id).filter(existsSync), []);
+  });
+
+  test("the writable layer, /tmp included, is on disk and has the size asked for", async () => {
+    const disk = { ...SMALL, diskBytes: 400 * MIB };
+    const spec = await bench.spec(disk);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    const { stdout } = await agent.run("df --output=size -B1 / /tmp | tail -n +2");
+    assert.deepEqual(stdout.split("\n").map(Number), [disk.diskBytes, disk.diskBytes]);
+    // More than the machine has memory.
+    const written = await agent.run("head -c 350M /dev/zero > /tmp/big && wc -c < /tmp/big && rm /tmp/big");
+    assert.equal(written.stdout, String(350 * MIB), written.stderr);
+    const full = await agent.run("head -c 450M /dev/zero > /big; rm /big; echo still here");
+    assert.match(full.stderr, /No space left/);
+    assert.equal(full.stdout, "still here");
+    assert.equal((await machine.stats()).oomKills, 0);
+    await machine.stop();
+    agent.close();
+  });
+
+  test("the guest may do what root may, and gain it", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    const mounted = await agent.run("mkdir /mnt/t && mount -t tmpfs none /mnt/t && echo ok; ulimit -n; hostname");
+    assert.deepEqual(mounted.stdout.split("\n"), ["ok", "1048576", spec.hostname], mounted.stderr);
+    const rises = await agent.run("cp /usr/bin/id /tmp/rootid && chmod 4755 /tmp/rootid && echo ok");
+    assert.equal(rises.stdout, "ok", rises.stderr);
+    assert.match((await agent.run("/tmp/rootid -u", { user: "nobody" })).stdout, /^0$/);
+    assert.notEqual((await agent.run("touch /.aenv/x")).exitCode, 0, "the agent's folder is writable");
+    await machine.stop();
+    agent.close();
+  });
+
+  test("the guest holds no file of the host, booted or restored", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const checkpoint = `${bench.dir}/no-files`;
+    await machine.checkpoint(checkpoint, { keepRunning: true });
+    const again = await bench.spec(SMALL);
+    const restored = await driver.restore(again, checkpoint);
+    for (const each of [spec, again]) {
+      const agent = await ready(bench, each);
+      const filled = await agent.run(
+        "head -c 64M /dev/zero > /proc/1/fd/1; head -c 64M /dev/zero > /proc/1/fd/2; echo done",
+      );
+      assert.equal(filled.stdout, "done", filled.stderr);
+      agent.close();
+    }
+    for (const each of [spec, again]) assert.ok(bench.bytesOf(each.id) < 1 * MIB, `${bench.bytesOf(each.id)} bytes`);
+    for (const each of [machine, restored]) await each.stop();
+  });
+
+  test("a machine that does not start is reported with what runsc said", async () => {
+    const spec = await bench.spec(SMALL);
+    const missing = { ...spec, agentDir: `${bench.dir}/no-such-agent` };
+    await assert.rejects(driver.boot(missing), { message: /did not start: [^{]*no-such-agent/ });
+    await assert.rejects(driver.restore(spec, `${bench.dir}/no-such-checkpoint`), {
+      message: /did not start: [^{]*no-such-checkpoint/,
+    });
+  });
+
+  test("memory that no process holds ends the machine, which is said", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    await agent.spawn("mount -t tmpfs -o size=2g none /mnt && head -c 1G /dev/zero > /mnt/big");
+    assert.equal((await machine.exited).reason, "out-of-memory");
+    await driver.destroy(spec.id);
+    agent.close();
+  });
+
+  test("a sandbox that dies is reported with what it said", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    process.kill(machine.pid, "SIGKILL");
+    assert.equal((await machine.exited).reason, "crashed");
+    await driver.destroy(spec.id);
+    assert.deepEqual(await driver.leftovers(), []);
+  });
+
+  test("a start killed at any moment is found and removed, and its id's parts with it", {
+    timeout: 120_000,
+  }, async () => {
+    const unheard = await bench.openUnheard();
+    for (const afterMs of KILL_AFTER_MS) {
+      const spec = await bench.spec(SMALL);
+      void unheard.boot(spec);
+      await sleep(afterMs);
+      bench.killCommands(spec.id);
+      assert.deepEqual(await driver.leftovers(), [spec.id], `killed after ${afterMs} ms`);
+      await driver.destroy(spec.id);
+      assert.deepEqual(await driver.leftovers(), [], `killed after ${afterMs} ms`);
+      assert.deepEqual(bench.processesOf(spec.id), [], `killed after ${afterMs} ms`);
+    }
+    assert.deepEqual(readdirSync(bench.uppersDir), []);
+  });
+
+  test("parts without a machine are found by themselves", async () => {
+    const [sock, group] = [(await bench.spec(SMALL)).id, (await bench.spec(SMALL)).id];
+    bench.leaveSocket(sock);
+    for (const dir of bench.cgroupDirs(group)) mkdirSync(dir, { recursive: true });
+    assert.deepEqual(new Set(await driver.leftovers()), new Set([sock, group]));
+    await driver.destroy(sock);
+    await driver.destroy(group);
+    assert.deepEqual(await driver.leftovers(), []);
+  });
+});
+
+async function ready(bench: GvisorBench, spec: MachineSpec): Promise<TestAgent> {
+  const agent = new TestAgent(bench.agentAddress(spec));
+  await agent.ready();
+  return agent;
+}
