@@ -1,0 +1,166 @@
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { MemoryCatalog, Templates } from "#catalog";
+import { AenvError, DEFAULT_RESOURCES, type ImageSource } from "#domain";
+import { silentLogger } from "#lib/log";
+// The fake node is the cluster's, which the builder otherwise does not know.
+import { FakeNode } from "../cluster/testing.ts";
+import type { BuildTicket } from "./builder.ts";
+import { ImageBuilder } from "./image-builder.ts";
+
+const SOURCE: ImageSource = { kind: "registry", reference: "debian:12" };
+let node: FakeNode;
+let catalog: MemoryCatalog;
+let templates: Templates;
+let builder: ImageBuilder;
+let published: number;
+
+beforeEach(() => {
+  node = new FakeNode();
+  catalog = new MemoryCatalog();
+  published = 0;
+  restart();
+});
+
+function restart(): void {
+  templates = new Templates(catalog, () => node.nowMs);
+  const onPublished = async () => {
+    published += 1;
+  };
+  builder = new ImageBuilder({ node, templates, logger: silentLogger, nowMs: () => node.nowMs, onPublished });
+}
+
+const request = (name: string, ...tags: string[]) => builder.request({ name, tags, resources: DEFAULT_RESOURCES });
+const start = ({ build }: BuildTicket, source = SOURCE) => builder.start(build.templateId, build.id, source);
+const view = ({ build }: BuildTicket) => builder.view(build.templateId, build.id);
+
+async function ended(ticket: BuildTicket): Promise<Awaited<ReturnType<typeof view>>> {
+  for (;;) {
+    const seen = await view(ticket);
+    if (seen.build.status === "ready" || seen.build.status === "error") return seen;
+    await new Promise(setImmediate);
+  }
+}
+
+test("a build goes from waiting over building to ready and is published under its tags", async () => {
+  node.imageConfig = { env: { LANG: "C" }, entrypoint: [], cmd: [], user: "app:staff", workingDir: "/srv" };
+  const ticket = await request("Base:v1", "extra");
+  assert.deepEqual(ticket.tags, ["v1", "extra"]);
+  assert.equal((await view(ticket)).progress.phase, "waiting");
+  await assert.rejects(templates.resolve("base:v1"), { kind: "not-found" });
+
+  const pull = node.holdNext("pullImage");
+  await start(ticket);
+  await pull.entered;
+  const during = await view(ticket);
+  assert.equal(during.build.status, "building");
+  assert.deepEqual(during.progress, {
+    phase: "downloading",
+    doneBytes: 5,
+    totalBytes: 10,
+    layersDone: 1,
+    layersTotal: 2,
+  });
+  assert.equal(during.log[0]?.message, "FROM debian:12");
+  pull.open();
+
+  const { build, log, progress } = await ended(ticket);
+  assert.equal(build.status, "ready");
+  assert.equal(progress.phase, "done");
+  assert.ok(log.length >= 3);
+  for (const tag of ["v1", "extra"]) assert.equal((await templates.resolve(`base:${tag}`)).build.id, build.id);
+  const { snapshot } = await templates.resolve("base:v1");
+  assert.equal(snapshot.defaultUser, "app");
+  assert.equal(snapshot.defaultWorkdir, "/srv");
+  assert.deepEqual(snapshot.env, { LANG: "C" });
+  await builder.close();
+  assert.equal(node.held.size, 0);
+  assert.equal(published, 1);
+});
+
+test("a failed build says why and where, keeps the old one, and holds nothing", async () => {
+  const first = await request("base");
+  await start(first);
+  await ended(first);
+  for (const [method, step] of [
+    ["pullImage", "base"],
+    ["makeSnapshot", "finalize"],
+  ] as const) {
+    node.failNext(method, new AenvError("unavailable", "the registry is down", { hint: "try later" }));
+    const ticket = await request("base");
+    await start(ticket);
+    const { build, log, progress } = await ended(ticket);
+    assert.equal(build.status, "error");
+    assert.deepEqual(build.reason, { message: "the registry is down; try later", kind: "unavailable", step });
+    assert.equal(log.at(-1)?.level, "error");
+    assert.equal(progress.phase, "failed");
+  }
+  assert.equal((await templates.resolve("base")).build.id, first.build.id);
+  await builder.close();
+  assert.equal(node.held.size, 0);
+  assert.equal(node.snapshots.size, 1);
+});
+
+test("only a waiting build starts, and only one that is there", async () => {
+  const ticket = await request("base");
+  const gate = node.holdNext("pullImage");
+  await start(ticket);
+  await assert.rejects(start(ticket), { kind: "invalid", message: "build is not in waiting state" });
+  gate.open();
+  await ended(ticket);
+  await assert.rejects(start(ticket), { kind: "invalid" });
+  await assert.rejects(builder.start(ticket.template.id, "nope", SOURCE), { kind: "invalid", field: "buildID" });
+  await assert.rejects(builder.view("nope", ticket.build.id), { kind: "not-found" });
+});
+
+test("close stops what runs and awaits it; the builds fail with a reason", async () => {
+  const tickets = [await request("a"), await request("b"), await request("c")];
+  const gates = [node.holdNext("pullImage"), node.holdNext("makeSnapshot")];
+  for (const ticket of tickets.slice(0, 2)) await start(ticket);
+  await gates[0]?.entered;
+  await gates[1]?.entered;
+  const [, , third] = tickets;
+  assert.ok(third);
+  await start(third);
+  await builder.close();
+  for (const ticket of tickets) {
+    const { build } = await view(ticket);
+    assert.equal(build.status, "error");
+    assert.match(build.reason?.message ?? "", /server was stopped/);
+  }
+  assert.equal(node.held.size, 0);
+  await assert.rejects(start(await request("d")), { kind: "unavailable" });
+});
+
+test("a build whose template is deleted meanwhile leaves nothing", async () => {
+  const ticket = await request("base");
+  const gate = node.holdNext("makeSnapshot");
+  await start(ticket);
+  await gate.entered;
+  await templates.remove(ticket.template);
+  gate.open();
+  await builder.cancel(ticket.template.id);
+  assert.equal(node.snapshots.size, 0);
+  assert.equal(node.held.size, 0);
+});
+
+test("after a crash an unfinished build is an error, a published one ready, a waiting one waits", async () => {
+  const [lost, done, waiting] = [await request("lost"), await request("done"), await request("waiting")];
+  const gate = node.holdNext("pullImage");
+  await start(lost);
+  await gate.entered;
+  await start(done);
+  await ended(done);
+  // As it is when the process dies between the tags and the last word.
+  const record = await templates.build(done.build.templateId, done.build.id);
+  assert.ok(record);
+  await templates.updateBuild(record, (build) => ({ ...build, status: "building" }));
+  restart();
+  await builder.recover();
+  const { build } = await view(lost);
+  assert.equal(build.status, "error");
+  assert.match(build.reason?.message ?? "", /server was stopped/);
+  assert.equal((await view(done)).build.status, "ready");
+  assert.equal((await view(waiting)).build.status, "waiting");
+  assert.equal((await templates.resolve("done")).build.id, done.build.id);
+});

@@ -1,0 +1,2 @@
+export * from "./builder.ts";
+export { ImageBuilder, type ImageBuilderDeps } from "./image-builder.ts";

@@ -1,0 +1,131 @@
+import type { BuildRecord, Templates } from "#catalog";
+import { AenvError, errorKind, type Image, type ImageSource, MIB, type Node, type Snapshot } from "#domain";
+import type { Logger } from "#lib/log";
+import type { BuildProgress } from "./builder.ts";
+import type { BuildLog } from "./log.ts";
+
+/** One build under way. */
+export interface BuildRun {
+  readonly build: BuildRecord;
+  readonly source: ImageSource;
+  /** Who holds the image until the snapshot does. */
+  readonly holder: string;
+  readonly log: BuildLog;
+  progress: BuildProgress;
+}
+
+export interface RunDeps {
+  readonly logger: Logger;
+  readonly node: Node;
+  readonly templates: Templates;
+  readonly nowMs: () => number;
+}
+
+/** E2B's name of the step a failure is shown at: getting the base, or what comes after the user's steps. */
+type Step = "base" | "finalize";
+
+/**
+ * Brings a build to `ready` or `error`, never throws for what the build did. A build whose records vanish meanwhile (its
+ * template was deleted) leaves nothing behind.
+ */
+export async function runBuild(deps: RunDeps, run: BuildRun, signal: AbortSignal): Promise<"ready" | "error" | "gone"> {
+  let step: Step = "base";
+  let snapshot: Snapshot | undefined;
+  let published: BuildRecord | undefined;
+  try {
+    signal.throwIfAborted();
+    const image = await pull(deps, run, signal);
+    step = "finalize";
+    snapshot = await capture(deps, run, image, signal);
+    published = await publish(deps, run, snapshot);
+  } catch (error) {
+    return await fail(deps, run, step, snapshot, error);
+  } finally {
+    await deps.node.releaseImages(run.holder);
+  }
+  // From here on sandboxes start from it: what fails now no longer takes the snapshot away.
+  if (published === undefined) return "gone";
+  await run.log.add("info", `Build finished, tagged ${published.tags.join(", ")}`, "finalize");
+  await deps.templates.updateBuild(published, (build) => ({ ...build, status: "ready", finishedAtMs: deps.nowMs() }));
+  return "ready";
+}
+
+async function pull(deps: RunDeps, run: BuildRun, signal: AbortSignal): Promise<Image> {
+  const { source, log } = run;
+  run.progress = { ...run.progress, phase: "resolving" };
+  await log.add("info", `FROM ${source.kind === "registry" ? source.reference : source.digest}`, "base");
+  const image = await deps.node.pullImage(
+    source,
+    run.holder,
+    (progress) => {
+      run.progress = { ...progress, phase: progress.phase === "done" ? "converting" : progress.phase };
+    },
+    signal,
+  );
+  const size = `${Math.ceil(image.sizeBytes / MIB)} MiB in ${image.layers} layers`;
+  await log.add("info", `Image ${image.digest} is here: ${size}`, "base");
+  return image;
+}
+
+async function capture(deps: RunDeps, run: BuildRun, image: Image, signal: AbortSignal): Promise<Snapshot> {
+  run.progress = { ...run.progress, phase: "snapshotting" };
+  await run.log.add("info", "Starting the image once and capturing it", "finalize");
+  const { env, user, workingDir } = image.config;
+  // An image's user may carry a group (`app:staff`); the agent looks users up by name alone.
+  const defaultUser = user.split(":")[0] || "root";
+  return deps.node.makeSnapshot(
+    {
+      image,
+      resources: run.build.resources,
+      env,
+      defaultUser,
+      ...(workingDir === "" ? {} : { defaultWorkdir: workingDir }),
+    },
+    signal,
+  );
+}
+
+/**
+ * First the snapshot into the record, then the tags, then `ready`: whoever sees a tag finds a snapshot behind it, and
+ * after a crash the tags tell whether it was published. undefined: the template is gone, and with it the build.
+ */
+async function publish(deps: RunDeps, run: BuildRun, snapshot: Snapshot): Promise<BuildRecord | undefined> {
+  const { templates } = deps;
+  run.progress = { ...run.progress, phase: "publishing" };
+  const captured = await templates.updateBuild(run.build, (build) => ({ ...build, snapshot }));
+  if (captured !== undefined && (await templates.publish(captured))) return captured;
+  await deps.node.deleteSnapshot(snapshot.id);
+  await templates.removeBuild(run.build);
+  return undefined;
+}
+
+async function fail(
+  deps: RunDeps,
+  run: BuildRun,
+  step: Step,
+  snapshot: Snapshot | undefined,
+  error: unknown,
+): Promise<"error" | "gone"> {
+  const message = reasonOf(error);
+  // The user sees one sentence; what a defect or a broken host looked like is for who runs the server.
+  const isOurs = error instanceof AenvError && error.kind !== "internal" && error.kind !== "unavailable";
+  if (!isOurs) deps.logger.error("build failed", { buildId: run.build.id, templateId: run.build.templateId, error });
+  // A removed record is not written again by its log.
+  const current = await deps.templates.build(run.build.templateId, run.build.id);
+  if (current !== undefined) await run.log.add("error", message, step);
+  if (snapshot !== undefined) await deps.node.deleteSnapshot(snapshot.id);
+  const failed = await deps.templates.updateBuild(run.build, ({ snapshot: _, ...build }) => ({
+    ...build,
+    status: "error",
+    finishedAtMs: deps.nowMs(),
+    reason: { message, kind: errorKind(error), step },
+  }));
+  return failed === undefined ? "gone" : "error";
+}
+
+/** What a user is told: our own sentences with their hint, and the first line of anything else. */
+function reasonOf(error: unknown): string {
+  if (error instanceof AenvError) return error.hint === undefined ? error.message : `${error.message}; ${error.hint}`;
+  const text = error instanceof Error ? error.message : String(error);
+  return text.split("\n")[0] ?? "";
+}

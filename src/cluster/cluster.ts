@@ -1,0 +1,59 @@
+import type { Build, ForkResult, NetworkPolicy, NodeStats, Sandbox, SandboxId, Template, TimeoutAction } from "#domain";
+
+/** What a user asks for, before a template is looked up. Durations in ms. */
+export interface CreateRequest {
+  /** `[team/]name[:tag]` or a template's id. */
+  readonly template: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly network: NetworkPolicy;
+  readonly timeoutMs: number;
+  readonly onTimeout: TimeoutAction;
+  readonly autoResume: boolean;
+  readonly secure: boolean;
+}
+
+/**
+ * All sandboxes and templates, wherever they are: what the API and the edge talk to. It knows names and places; a
+ * sandbox's life is its node's business, and the lifecycle calls keep `Node`'s words. Every call on an unknown sandbox is
+ * `not-found`.
+ */
+export interface Cluster {
+  /** Returns when the sandbox's agent answers. Errors: invalid (`templateID`), not-found (template, tag), exhausted,
+   *  unavailable. Nothing is left behind on error. */
+  create(request: CreateRequest): Promise<Sandbox>;
+  get(id: SandboxId): Promise<Sandbox>;
+  /** Newest first. Those still being created and those being killed are not shown. */
+  list(): Promise<Sandbox[]>;
+
+  kill(id: SandboxId): Promise<void>;
+  pause(id: SandboxId): Promise<void>;
+  connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }>;
+  resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox>;
+  setTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
+  extendTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
+  fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
+
+  /** Newest first. */
+  listTemplates(): Promise<TemplateView[]>;
+  /** By `[team/]name[:tag]` or id. Errors: invalid, not-found (also for a written tag that is not there). */
+  template(reference: string): Promise<TemplateView>;
+  /** As `template`, without its builds. */
+  lookUp(reference: string): Promise<Template>;
+  /** Errors: not-found, invalid (sandboxes, running or paused, use it; or a tag is written and there are others). */
+  deleteTemplate(reference: string): Promise<Template>;
+  /** Returns the id of the build they now point to. Errors: invalid, not-found. */
+  assignTags(target: string, tags: readonly string[]): Promise<string>;
+  /** Errors: invalid, not-found. */
+  removeTags(name: string, tags: readonly string[]): Promise<void>;
+
+  /** Removes snapshots nothing can start from any more and no sandbox was started from. Repeatable. */
+  collect(): Promise<void>;
+  stats(): Promise<NodeStats>;
+}
+
+export interface TemplateView {
+  readonly template: Template;
+  /** Newest first. */
+  readonly builds: readonly Build[];
+}

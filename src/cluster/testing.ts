@@ -1,0 +1,208 @@
+import {
+  AenvError,
+  decide,
+  type ForkResult,
+  type Image,
+  type ImageSource,
+  type LifecycleRequest,
+  type Node,
+  type NodeStats,
+  newSandboxId,
+  newToken,
+  type PullProgress,
+  type Sandbox,
+  type SandboxId,
+  type SandboxSpec,
+  type SandboxState,
+  type Snapshot,
+  type SnapshotRequest,
+  sandboxNotFound,
+} from "#domain";
+
+type Method =
+  | "create"
+  | "kill"
+  | "pause"
+  | "connect"
+  | "resume"
+  | "setTimeout"
+  | "fork"
+  | "pullImage"
+  | "makeSnapshot"
+  | "deleteSnapshot";
+
+/** A node for tests of the control side: sandboxes are entries of a map, time is a number, failures are scripted. */
+export class FakeNode implements Node {
+  nowMs = Date.parse("2030-01-02T03:04:05.000Z");
+  readonly sandboxes = new Map<SandboxId, Sandbox>();
+  readonly snapshots = new Map<string, Snapshot>();
+  /** holder → image digests. */
+  readonly held = new Map<string, string[]>();
+  readonly pulls: ImageSource[] = [];
+  imageConfig: Image["config"] = { env: { PATH: "/bin" }, entrypoint: [], cmd: [], user: "", workingDir: "" };
+  #failures: { readonly method: Method; readonly error: Error }[] = [];
+  #gates: { readonly method: Method; readonly opened: Promise<void>; readonly entered: () => void }[] = [];
+
+  /** The next call of `method` throws; of fork, one of its copies. */
+  failNext(method: Method, error: Error): void {
+    this.#failures.push({ method, error });
+  }
+
+  /** The next call of `method` waits. `entered` settles when it has begun; `open` lets it go on. */
+  holdNext(method: Method): { readonly entered: Promise<void>; readonly open: () => void } {
+    const entered = Promise.withResolvers<void>();
+    const opened = Promise.withResolvers<void>();
+    this.#gates.push({ method, opened: opened.promise, entered: entered.resolve });
+    return { entered: entered.promise, open: opened.resolve };
+  }
+
+  setState(id: SandboxId, state: SandboxState): void {
+    const sandbox = this.sandboxes.get(id);
+    if (sandbox !== undefined) this.sandboxes.set(id, { ...sandbox, state });
+  }
+
+  async create(spec: SandboxSpec, snapshot: Snapshot): Promise<Sandbox> {
+    await this.#script("create");
+    if (!this.snapshots.has(snapshot.id)) throw new AenvError("not-found", `snapshot ${snapshot.id} is not here`);
+    return this.#add(spec, snapshot.id, snapshot.envdVersion);
+  }
+
+  get(id: SandboxId): Sandbox | undefined {
+    return this.sandboxes.get(id);
+  }
+
+  list(): Sandbox[] {
+    return [...this.sandboxes.values()].sort((a, b) => b.startedAtMs - a.startedAtMs || (a.id < b.id ? 1 : -1));
+  }
+
+  async kill(id: SandboxId): Promise<void> {
+    await this.#script("kill");
+    this.#decide(id, "kill");
+    this.sandboxes.delete(id);
+  }
+
+  async pause(id: SandboxId): Promise<void> {
+    await this.#script("pause");
+    const sandbox = this.#decide(id, "pause");
+    this.sandboxes.set(id, { ...sandbox, state: "paused", endAtMs: this.nowMs });
+  }
+
+  async connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }> {
+    await this.#script("connect");
+    const sandbox = this.#decide(id, "connect");
+    if (sandbox.state === "paused") return { sandbox: this.#wake(sandbox, timeoutMs), resumed: true };
+    if (timeoutMs !== undefined) await this.extendTimeout(id, timeoutMs);
+    return { sandbox: this.sandboxes.get(id) ?? sandbox, resumed: false };
+  }
+
+  async resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox> {
+    await this.#script("resume");
+    return this.#wake(this.#decide(id, "resume"), timeoutMs);
+  }
+
+  async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    await this.#script("setTimeout");
+    const sandbox = this.#decide(id, "set-timeout");
+    this.sandboxes.set(id, { ...sandbox, endAtMs: this.nowMs + timeoutMs });
+  }
+
+  async extendTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    const sandbox = this.#decide(id, "set-timeout");
+    this.sandboxes.set(id, { ...sandbox, endAtMs: Math.max(sandbox.endAtMs, this.nowMs + timeoutMs) });
+  }
+
+  async fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]> {
+    const source = this.#decide(id, "fork");
+    const spec = { ...source.spec, timeoutMs: timeoutMs ?? source.spec.timeoutMs };
+    const results: ForkResult[] = [];
+    for (let n = 0; n < count; n += 1) {
+      try {
+        await this.#script("fork");
+        results.push({ sandbox: this.#add(spec, source.snapshotId, source.envdVersion) });
+      } catch (error) {
+        results.push({ error: error as Error });
+      }
+    }
+    return results;
+  }
+
+  async pullImage(
+    source: ImageSource,
+    holder: string,
+    onProgress: (progress: PullProgress) => void,
+    signal: AbortSignal,
+  ): Promise<Image> {
+    this.pulls.push(source);
+    onProgress({ phase: "downloading", doneBytes: 5, totalBytes: 10, layersDone: 1, layersTotal: 2 });
+    await this.#script("pullImage", signal);
+    const digest = source.kind === "local" ? source.digest : `sha256:${"a".repeat(64)}`;
+    this.held.set(holder, [...(this.held.get(holder) ?? []), digest]);
+    return { digest, sizeBytes: 10, config: this.imageConfig, layers: 2 };
+  }
+
+  async makeSnapshot(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot> {
+    await this.#script("makeSnapshot", signal);
+    const { image, ...rest } = request;
+    const versions = { driver: "fake", driverVersion: "1", arch: "x86_64", formatVersion: 1, envdVersion: "0.5.2" };
+    const id = `s${newToken().slice(0, 19)}`;
+    const made = { imageDigest: image.digest, agentDigest: "b".repeat(64), initKey: newToken(), sizeBytes: 10 };
+    const snapshot = { id, ...versions, ...made, ...rest, createdAtMs: this.nowMs };
+    this.snapshots.set(id, snapshot);
+    return snapshot;
+  }
+
+  async deleteSnapshot(snapshotId: string): Promise<void> {
+    await this.#script("deleteSnapshot");
+    this.snapshots.delete(snapshotId);
+  }
+
+  async releaseImages(holder: string): Promise<void> {
+    this.held.delete(holder);
+  }
+
+  stats(): NodeStats {
+    const paused = this.list().filter(({ state }) => state === "paused").length;
+    return { running: this.sandboxes.size - paused, paused, slotsFree: 4, slotsTotal: 8 };
+  }
+
+  #add(spec: SandboxSpec, snapshotId: string, envdVersion: string): Sandbox {
+    const id = newSandboxId();
+    const times = { startedAtMs: this.nowMs, endAtMs: this.nowMs + spec.timeoutMs };
+    const token = spec.secure ? { accessToken: newToken() } : {};
+    const sandbox = { id, generation: 1, state: "running" as const, spec, snapshotId, envdVersion, ...token, ...times };
+    this.sandboxes.set(id, sandbox);
+    return sandbox;
+  }
+
+  #wake(sandbox: Sandbox, timeoutMs = sandbox.spec.timeoutMs): Sandbox {
+    const generation = sandbox.generation + 1;
+    const awake = { ...sandbox, generation, state: "running" as const, endAtMs: this.nowMs + timeoutMs };
+    this.sandboxes.set(sandbox.id, awake);
+    return awake;
+  }
+
+  /** The real policy, without its waiting: a test that meets `wait` or `join` has set up a state that never ends. */
+  #decide(id: SandboxId, request: LifecycleRequest): Sandbox {
+    const sandbox = this.sandboxes.get(id);
+    if (sandbox === undefined) throw sandboxNotFound(id);
+    const decision = decide(sandbox.state, request);
+    if (decision.kind === "refuse") throw new AenvError(decision.error, `Sandbox "${id}" ${decision.reason}`);
+    return sandbox;
+  }
+
+  async #script(method: Method, signal?: AbortSignal): Promise<void> {
+    const gate = this.#gates.find((each) => each.method === method);
+    if (gate !== undefined) {
+      this.#gates = this.#gates.filter((each) => each !== gate);
+      gate.entered();
+      const aborted = new Promise<never>((_, reject) =>
+        signal?.addEventListener("abort", () => reject(signal.reason), { once: true }),
+      );
+      await Promise.race([gate.opened, aborted]);
+    }
+    const failure = this.#failures.find((each) => each.method === method);
+    if (failure === undefined) return;
+    this.#failures = this.#failures.filter((each) => each !== failure);
+    throw failure.error;
+  }
+}

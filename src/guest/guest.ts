@@ -1,0 +1,155 @@
+import { Agent, type IncomingMessage, request } from "node:http";
+import type { Socket } from "node:net";
+import { AenvError } from "#domain";
+
+/** The port the agent listens on inside every sandbox (E2B's). */
+export const AGENT_PORT = 49983;
+
+/** Who the restored machine is now. Replaces everything the agent knew. */
+export interface GuestIdentity {
+  readonly sandboxId: string;
+  readonly templateId: string;
+  readonly hostname: string;
+  /** Absent: the agent answers anybody. */
+  readonly accessToken?: string;
+  readonly env: Readonly<Record<string, string>>;
+  readonly defaultUser: string;
+  readonly defaultWorkdir?: string;
+  /** What the next init has to show. */
+  readonly initKey: string;
+}
+
+/** A process that was killed for the memory it held. */
+export interface MemoryVictim {
+  readonly pid: number;
+  readonly name: string;
+  /** Small ones that were killed with it. */
+  readonly others: number;
+  /** What all of them held; what they share is counted for each. */
+  readonly bytes: number;
+}
+
+const MEMORY_TIMEOUT_MS = 5_000;
+const READY_ANSWER_MS = 500;
+
+const MAX_ANSWER_CHARS = 65_536;
+
+/**
+ * The agent of one incarnation of a sandbox. Connections are its own: after a restore the peer's TCP state is another, so
+ * nothing is ever reused across incarnations.
+ */
+export class Guest {
+  readonly #host: string;
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 4 });
+
+  constructor(hostAddress: string) {
+    this.#host = hostAddress;
+  }
+
+  /** Returns when the agent answers. A machine just restored drops what arrives too early, so attempts to connect are short
+   *  and many; one that is connected has time, which it needs where the processor is busy. Errors: deadline. */
+  async waitReady(deadlineMs: number, signal: AbortSignal): Promise<void> {
+    const giveUpAtMs = performance.now() + deadlineMs;
+    let last: unknown;
+    for (let connectMs = 15; performance.now() < giveUpAtMs; connectMs = Math.min(connectMs * 1.5, 1000)) {
+      signal.throwIfAborted();
+      const startedAtMs = performance.now();
+      try {
+        const answer = await this.#send("GET", "/health", {}, undefined, connectMs + READY_ANSWER_MS, connectMs);
+        if (answer.status < 300) return;
+        last = new Error(`agent answered ${answer.status}`);
+      } catch (error) {
+        last = error;
+      }
+      // A refused connection comes back at once: the agent is not listening yet.
+      if (performance.now() - startedAtMs < 2) await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+    throw new AenvError("deadline", `the sandbox's agent did not answer within ${deadlineMs} ms`, { cause: last });
+  }
+
+  /** Gives the machine its identity, clock and fresh entropy. `currentKey` is the one it was captured with.
+   *  Repeatable: when an answer was lost, the new key is accepted as well. */
+  async init(identity: GuestIdentity, currentKey: string | undefined, timeoutMs = 10_000): Promise<void> {
+    const body = JSON.stringify({
+      sandboxId: identity.sandboxId,
+      templateId: identity.templateId,
+      hostname: identity.hostname,
+      ...(identity.accessToken !== undefined && { accessToken: identity.accessToken }),
+      envVars: identity.env,
+      defaultUser: identity.defaultUser,
+      ...(identity.defaultWorkdir !== undefined && { defaultWorkdir: identity.defaultWorkdir }),
+      initKey: identity.initKey,
+      timestamp: new Date().toISOString(),
+      entropy: Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString("base64"),
+    });
+    for (const key of [currentKey, identity.initKey]) {
+      const headers = { "content-type": "application/json", ...(key !== undefined && { "x-init-key": key }) };
+      const answer = await this.#send("POST", "/init", headers, body, timeoutMs);
+      if (answer.status < 300) return;
+      if (answer.status !== 401) {
+        throw new AenvError("internal", `the sandbox's agent refused its identity: ${answer.status} ${answer.body}`);
+      }
+    }
+    throw new AenvError("internal", "the sandbox's agent does not accept the key it was captured with");
+  }
+
+  /** Kills the process that holds the most memory; undefined when none holds enough to be worth it. */
+  async freeMemory(initKey: string): Promise<MemoryVictim | undefined> {
+    const { status, body } = await this.#memory({}, initKey);
+    return status === 200 ? (JSON.parse(body) as MemoryVictim) : undefined;
+  }
+
+  /** Says that the host's kernel has killed processes of this sandbox for memory: the commands' ends will tell. */
+  async hostKilled(count: number, initKey: string): Promise<void> {
+    await this.#memory({ hostKilled: count }, initKey);
+  }
+
+  /** Ends all connections. Repeatable. */
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  async #memory(body: object, initKey: string): Promise<{ status: number; body: string }> {
+    const headers = { "content-type": "application/json", "x-init-key": initKey };
+    const answer = await this.#send("POST", "/memory", headers, JSON.stringify(body), MEMORY_TIMEOUT_MS);
+    if (answer.status >= 300)
+      throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /memory`);
+    return answer;
+  }
+
+  async #send(
+    method: string,
+    path: string,
+    headers: Record<string, string>,
+    body: string | undefined,
+    timeoutMs: number,
+    connectMs = timeoutMs,
+  ): Promise<{ status: number; body: string }> {
+    const response = await new Promise<IncomingMessage>((resolve, reject) => {
+      const signal = AbortSignal.timeout(Math.ceil(timeoutMs));
+      const outgoing = request(
+        { host: this.#host, port: AGENT_PORT, method, path, headers, agent: this.#agent, signal },
+        resolve,
+      );
+      outgoing.once("socket", (socket) => limitConnecting(socket, connectMs));
+      outgoing.once("error", reject);
+      outgoing.end(body);
+    });
+    let text = "";
+    response.setEncoding("utf8");
+    for await (const chunk of response) {
+      text += chunk;
+      // Whoever runs inside may have taken the agent's port: an answer that does not end is cut off.
+      if (text.length > MAX_ANSWER_CHARS) response.destroy(new Error("the agent's answer is too long"));
+    }
+    return { status: response.statusCode ?? 0, body: text };
+  }
+}
+
+/** Ends a socket that is not connected in time. */
+function limitConnecting(socket: Socket, timeoutMs: number): void {
+  if (!socket.connecting) return;
+  const timer = setTimeout(() => socket.destroy(new Error(`no connection within ${timeoutMs} ms`)), timeoutMs);
+  const clear = (): void => clearTimeout(timer);
+  socket.once("connect", clear).once("close", clear);
+}

@@ -1,0 +1,1 @@
+export { AGENT_PORT, Guest, type GuestIdentity, type MemoryVictim } from "./guest.ts";

@@ -1,0 +1,30 @@
+import type { SandboxId } from "#domain";
+import type { Logger } from "#lib/log";
+import type { Background } from "./background.ts";
+import type { Entries } from "./entries.ts";
+import type { LaunchDeps } from "./launch.ts";
+import type { Journal } from "./record.ts";
+
+/** What every operation of a node works with. */
+export interface Context extends LaunchDeps {
+  readonly journal: Journal;
+  readonly logger: Logger;
+  readonly entries: Entries;
+  /** Work that goes on after an answer, owned here. */
+  readonly background: Background;
+  /** The agent that new snapshots get. */
+  readonly agentDigest: string;
+  readonly envdVersion: string;
+}
+
+/** Who holds a sandbox's image. */
+export function sandboxLease(id: SandboxId): string {
+  return `sandbox:${id}`;
+}
+
+export function snapshotLease(id: string): string {
+  return `snapshot:${id}`;
+}
+
+/** Leases of images imported by hand: held until the next start of the server, so that a template can be made meanwhile. */
+export const IMPORT_LEASE = "import:";

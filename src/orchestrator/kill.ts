@@ -1,0 +1,51 @@
+import { removeCheckpoint } from "./checkpoints.ts";
+import { type Context, sandboxLease } from "./context.ts";
+import type { Entry, Incarnation } from "./entry.ts";
+
+/** Ends a sandbox for good, once whatever is under way is over. Calls join; after a failure the next one tries again. */
+export function end(context: Context, entry: Entry): Promise<void> {
+  return context.entries.end(entry, () => kill(context, entry));
+}
+
+async function kill(context: Context, entry: Entry): Promise<void> {
+  entry.update({ state: "killing" });
+  try {
+    // Recorded first: after a crash half-way the kill is finished, not undone.
+    await context.journal.save(entry.record, { durable: entry.record.checkpointOf !== undefined });
+  } catch (error) {
+    // A full disk must not keep anybody from ending what fills it.
+    context.logger.warn("a kill goes on unrecorded", { sandboxId: entry.id, error });
+  }
+  await forget(context, entry);
+  context.logger.info("sandbox killed", { sandboxId: entry.id, generation: entry.sandbox.generation });
+}
+
+/** Removes all that is left of a sandbox: route, machine, slot, saved state, lease, and last its record. Repeatable. */
+export async function forget(context: Context, entry: Entry): Promise<void> {
+  entry.doomed = true;
+  const revision = context.routes.remove(entry.id);
+  const { incarnation } = entry;
+  if (incarnation !== undefined) await takeDown(context, entry, incarnation, revision);
+  entry.incarnation = undefined;
+  await entry.leaving;
+  const { checkpointOf } = entry.record;
+  if (checkpointOf !== undefined) await removeCheckpoint(context.paths.checkpoint(checkpointOf));
+  await context.store.release(sandboxLease(entry.id));
+  await context.journal.remove(entry.id);
+  context.entries.remove(entry);
+}
+
+/** Ends an incarnation that nobody is routed to any more after `revision`, and gives its slot back. */
+export async function takeDown(
+  context: Context,
+  entry: Entry,
+  incarnation: Incarnation,
+  revision?: number,
+): Promise<void> {
+  incarnation.guest.close();
+  await incarnation.machine.stop();
+  void context.background.run(`giving back slot ${incarnation.slot.index} of ${entry.id}`, async () => {
+    if (revision !== undefined) await context.routes.settled(revision);
+    await context.slots.release(incarnation.slot);
+  });
+}

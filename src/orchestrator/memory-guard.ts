@@ -1,0 +1,118 @@
+import { MIB } from "#domain";
+import type { MemoryReading } from "#driver";
+import type { Logger } from "#lib/log";
+import type { Entries } from "./entries.ts";
+import type { Entry, Incarnation } from "./entry.ts";
+
+/** A sandbox is looked at again when its memory could have run out, at this rate of growth. */
+const GROWTH_BYTES_PER_MS = (2 * 1024 * MIB) / 1000;
+const LOOK_AGAIN_MIN_MS = 5;
+const LOOK_AGAIN_MAX_MS = 500;
+/** New sandboxes are found at this pace; none reaches its limit sooner. */
+const ROUND_MAX_MS = 100;
+/** The runtime gives a killed process's memory back a moment after its end. */
+const AFTER_KILL_MS = 100;
+/** Where nothing was worth killing, or the agent did not answer. */
+const AFTER_NOTHING_MS = 1_000;
+const RESERVE_MIN_BYTES = 16 * MIB;
+const RESERVE_MAX_BYTES = 64 * MIB;
+
+interface Watched {
+  lookAtMs: number;
+  /** As last told to the agent. */
+  oomKills: number;
+}
+
+/**
+ * Frees memory in a sandbox before the host's kernel does. The kernel sees the runtime's processes, not the guest's: what a
+ * program reads was first touched by the sandbox process, so at the limit it may kill that one, and everything with it. The
+ * agent knows who holds what. When a machine comes near its limit the agent is asked to kill its largest process; where the
+ * kernel was quicker all the same, the agent is told, so that the command's end can say why. See
+ * docs/decisions/0003-out-of-memory.md.
+ */
+export class MemoryGuard {
+  readonly #entries: Entries;
+  readonly #logger: Logger;
+  readonly #watched = new WeakMap<Incarnation, Watched>();
+  readonly #running = new Set<Promise<void>>();
+  #timer: NodeJS.Timeout;
+  #closed = false;
+
+  constructor({ entries, logger }: { readonly entries: Entries; readonly logger: Logger }) {
+    this.#entries = entries;
+    this.#logger = logger;
+    this.#timer = setTimeout(() => this.#round(), ROUND_MAX_MS);
+  }
+
+  async close(): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    await Promise.all(this.#running);
+  }
+
+  #round(): void {
+    const nowMs = performance.now();
+    let nextMs = nowMs + ROUND_MAX_MS;
+    for (const entry of this.#entries.all()) {
+      const { incarnation } = entry;
+      if (incarnation === undefined || entry.state !== "running") continue;
+      const watched = this.#watched.get(incarnation);
+      if (watched === undefined || watched.lookAtMs <= nowMs) this.#look(entry, incarnation, nowMs);
+      nextMs = Math.min(nextMs, this.#watched.get(incarnation)?.lookAtMs ?? nextMs);
+    }
+    if (!this.#closed) this.#timer = setTimeout(() => this.#round(), Math.max(1, nextMs - nowMs));
+  }
+
+  #look(entry: Entry, incarnation: Incarnation, nowMs: number): void {
+    const reading = incarnation.machine.memory();
+    // It has just ended.
+    if (reading === undefined) return;
+    // What was killed before this server looked has been told, or nobody waits for it any more.
+    const watched = this.#watched.get(incarnation) ?? { lookAtMs: 0, oomKills: reading.oomKills };
+    this.#watched.set(incarnation, watched);
+    const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
+    watched.lookAtMs = nowMs + lookAgainMs(spareBytes);
+    const killed = reading.oomKills - watched.oomKills;
+    watched.oomKills = reading.oomKills;
+    if (killed > 0) this.#do(entry, () => this.#told(entry, incarnation, killed));
+    if (spareBytes > 0) return;
+    watched.lookAtMs = Number.POSITIVE_INFINITY;
+    this.#do(entry, async () => {
+      watched.lookAtMs = performance.now() + AFTER_NOTHING_MS;
+      if (await this.#free(entry, incarnation)) watched.lookAtMs = performance.now() + AFTER_KILL_MS;
+    });
+  }
+
+  async #told(entry: Entry, { guest }: Incarnation, killed: number): Promise<void> {
+    this.#logger.warn("the kernel killed processes of a sandbox for memory", { sandboxId: entry.id, count: killed });
+    await guest.hostKilled(killed, entry.record.initKey);
+  }
+
+  /** True when a process was killed. */
+  async #free(entry: Entry, { guest }: Incarnation): Promise<boolean> {
+    const victim = await guest.freeMemory(entry.record.initKey);
+    if (victim === undefined) return false;
+    const reason = `${victim.name} (pid ${victim.pid}, others: ${victim.others}) held ${Math.round(victim.bytes / MIB)} MiB`;
+    this.#logger.warn("sandbox out of memory: the agent killed what held most", { sandboxId: entry.id, reason });
+    return true;
+  }
+
+  #do(entry: Entry, work: () => Promise<void>): void {
+    const task = work().catch((error: unknown) => {
+      // An agent of an older build does not know the question, one of a sandbox that ends does not answer it.
+      this.#logger.warn("a sandbox's agent could not be told about memory", { sandboxId: entry.id, error });
+    });
+    const tracked = task.finally(() => this.#running.delete(tracked));
+    this.#running.add(tracked);
+  }
+}
+
+/** What may still be used before the reserve is; the reserve is what a quick program takes until it is stopped. */
+export function spareOf(reading: MemoryReading, limitBytes: number): number {
+  const reserveBytes = Math.min(RESERVE_MAX_BYTES, Math.max(RESERVE_MIN_BYTES, limitBytes / 8));
+  return limitBytes - reserveBytes - reading.usedBytes;
+}
+
+export function lookAgainMs(spareBytes: number): number {
+  return Math.min(LOOK_AGAIN_MAX_MS, Math.max(LOOK_AGAIN_MIN_MS, spareBytes / GROWTH_BYTES_PER_MS));
+}

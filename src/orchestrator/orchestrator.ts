@@ -1,0 +1,242 @@
+import {
+  AenvError,
+  decide,
+  type ForkResult,
+  type Image,
+  type ImageSource,
+  type LifecycleRequest,
+  type Node,
+  type NodeStats,
+  newSandboxId,
+  newToken,
+  type PullProgress,
+  type RouteSource,
+  type Sandbox,
+  type SandboxId,
+  type SandboxSpec,
+  type Snapshot,
+  type SnapshotRequest,
+  sandboxNotFound,
+} from "#domain";
+import type { Context } from "./context.ts";
+import { create } from "./create.ts";
+import { Entry } from "./entry.ts";
+import { fork } from "./fork.ts";
+import { end } from "./kill.ts";
+import { MemoryGuard } from "./memory-guard.ts";
+import { pause } from "./pause.ts";
+import { Reaper } from "./reaper.ts";
+import { machineIdOf } from "./record.ts";
+import { recover, removeOldAgents } from "./recover.ts";
+import { resume } from "./resume.ts";
+import { Snapshots } from "./snapshots.ts";
+
+/**
+ * One host's sandboxes. Requests are decided by the pure lifecycle policy; what is accepted runs as the entry's one
+ * operation, others join it or wait for it to settle and are decided again. A wanted kill wins over whatever waits.
+ */
+export class Orchestrator implements Node {
+  readonly #context: Context;
+  readonly #snapshots: Snapshots;
+  readonly #reaper: Reaper;
+  readonly #memoryGuard: MemoryGuard;
+
+  private constructor(context: Context) {
+    this.#context = context;
+    this.#snapshots = new Snapshots(context);
+    this.#memoryGuard = new MemoryGuard(context);
+    this.#reaper = new Reaper({
+      entries: context.entries,
+      logger: context.logger,
+      expire: (entry) => this.#expire(entry),
+    });
+  }
+
+  /** Takes up what an earlier server on this data folder left: running sandboxes go on, half-done operations are brought
+   *  to the state before or after, everything nobody knows is removed. */
+  static async start(context: Context): Promise<Orchestrator> {
+    await recover(context);
+    return new Orchestrator(context);
+  }
+
+  get routes(): RouteSource {
+    return this.#context.routes;
+  }
+
+  async create(spec: SandboxSpec, snapshot: Snapshot): Promise<Sandbox> {
+    const id = newSandboxId();
+    const entry = new Entry({
+      sandbox: {
+        id,
+        generation: 1,
+        state: "creating",
+        spec,
+        snapshotId: snapshot.id,
+        ...(spec.secure && { accessToken: newToken() }),
+        envdVersion: snapshot.envdVersion,
+        startedAtMs: Date.now(),
+        endAtMs: Number.MAX_SAFE_INTEGER,
+      },
+      machineId: machineIdOf(id, 1),
+      imageDigest: snapshot.imageDigest,
+      agentDigest: snapshot.agentDigest,
+      initKey: newToken(),
+    });
+    return this.#snapshots.using(snapshot.id, () =>
+      this.#context.entries.begin(entry, () => create(this.#context, entry, this.#snapshots.source(snapshot))),
+    );
+  }
+
+  get(id: SandboxId): Sandbox | undefined {
+    const entry = this.#context.entries.get(id);
+    return entry === undefined || entry.state === "killing" ? undefined : entry.sandbox;
+  }
+
+  list(): Sandbox[] {
+    return this.#context.entries
+      .all()
+      .filter((entry) => entry.state !== "killing")
+      .map((entry) => entry.sandbox)
+      .sort((a, b) => b.startedAtMs - a.startedAtMs || (a.id < b.id ? 1 : -1));
+  }
+
+  async kill(id: SandboxId): Promise<void> {
+    await end(this.#context, this.#entry(id));
+  }
+
+  async pause(id: SandboxId): Promise<void> {
+    await this.#decided(id, "pause", async (entry, how) => {
+      if (how === "join") await entry.outcome;
+      else await this.#context.entries.begin(entry, () => pause(this.#context, entry));
+    });
+  }
+
+  async connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }> {
+    return this.#decided(id, "connect", async (entry, how) => {
+      if (how === "accept") return { sandbox: await this.#resume(entry, timeoutMs), resumed: true };
+      if (timeoutMs !== undefined) await this.#extend(entry, timeoutMs);
+      return { sandbox: entry.sandbox, resumed: false };
+    });
+  }
+
+  async resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox> {
+    return this.#decided(id, "resume", (entry) => this.#resume(entry, timeoutMs));
+  }
+
+  async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    await this.#decided(id, "set-timeout", (entry) => this.#setEnd(entry, Date.now() + timeoutMs));
+  }
+
+  async extendTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
+    await this.#decided(id, "set-timeout", (entry) => this.#extend(entry, timeoutMs));
+  }
+
+  async fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]> {
+    return this.#decided(id, "fork", (source) => fork(this.#context, { source, count, timeoutMs }));
+  }
+
+  pullImage(
+    source: ImageSource,
+    holder: string,
+    onProgress: (progress: PullProgress) => void,
+    signal: AbortSignal,
+  ): Promise<Image> {
+    return this.#context.store.pull(source, holder, onProgress, signal);
+  }
+
+  makeSnapshot(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot> {
+    return this.#snapshots.make(request, signal);
+  }
+
+  async deleteSnapshot(snapshotId: string): Promise<void> {
+    await this.#snapshots.remove(snapshotId);
+    void this.#context.background.run("removing unused images", () => this.#context.store.collect());
+  }
+
+  releaseImages(holder: string): Promise<void> {
+    return this.#context.store.release(holder);
+  }
+
+  /** Removes the snapshots that no record knows; called once all records are read. */
+  async retainSnapshots(known: readonly Snapshot[]): Promise<void> {
+    await this.#snapshots.retain(known);
+    await removeOldAgents(
+      this.#context,
+      known.map((snapshot) => snapshot.agentDigest),
+    );
+    void this.#context.background.run("removing unused images", () => this.#context.store.collect());
+  }
+
+  stats(): NodeStats {
+    const states = this.#context.entries.all().map((entry) => entry.state);
+    const paused = states.filter((state) => state === "paused").length;
+    const slots = this.#context.slots.stats();
+    return { running: states.length - paused, paused, slotsFree: slots.free, slotsTotal: slots.total };
+  }
+
+  /** Waits for what is under way; sandboxes go on without this process. */
+  async close(): Promise<void> {
+    await Promise.all([this.#reaper.close(), this.#memoryGuard.close()]);
+    await this.#context.entries.settled();
+    await this.#context.background.close();
+    for (const entry of this.#context.entries.all()) entry.incarnation?.guest.close();
+  }
+
+  #entry(id: SandboxId): Entry {
+    const entry = this.#context.entries.get(id);
+    if (entry === undefined) throw sandboxNotFound(id);
+    return entry;
+  }
+
+  /** Acts on a request as soon as it can be carried out, is so already, or can join what is under way; throws when it is
+   *  refused. `act` is called in the very turn of the event loop in which it was decided. */
+  async #decided<T>(
+    id: SandboxId,
+    request: LifecycleRequest,
+    act: (entry: Entry, how: "accept" | "already" | "join") => Promise<T>,
+  ): Promise<T> {
+    for (;;) {
+      const entry = this.#entry(id);
+      const decision = decide(entry.state, request);
+      switch (decision.kind) {
+        case "accept":
+        case "already":
+        case "join":
+          return await act(entry, decision.kind);
+        case "wait":
+          if (entry.operation === undefined)
+            throw new AenvError("internal", `sandbox "${id}" is stuck: ${entry.state}`);
+          await entry.operation;
+          break;
+        case "refuse":
+          if (decision.error === "not-found") throw sandboxNotFound(id);
+          throw new AenvError("conflict", `Sandbox "${id}" ${decision.reason}`);
+      }
+    }
+  }
+
+  async #resume(entry: Entry, timeoutMs: number | undefined): Promise<Sandbox> {
+    const sandbox = await this.#context.entries.begin(entry, () => resume(this.#context, entry, timeoutMs));
+    // Somebody deleted it meanwhile: it goes as soon as it is up.
+    if (entry.doomed) throw sandboxNotFound(entry.id);
+    return sandbox;
+  }
+
+  async #extend(entry: Entry, timeoutMs: number): Promise<void> {
+    const endAtMs = Date.now() + timeoutMs;
+    if (endAtMs > entry.sandbox.endAtMs) await this.#setEnd(entry, endAtMs);
+  }
+
+  async #setEnd(entry: Entry, endAtMs: number): Promise<void> {
+    entry.update({ endAtMs });
+    entry.retryExpiryAtMs = 0;
+    await this.#context.journal.save(entry.record);
+  }
+
+  /** Carries out the timeout action. Precondition: nothing is under way, in this very turn of the event loop. */
+  async #expire(entry: Entry): Promise<void> {
+    const pauses = !entry.doomed && entry.sandbox.spec.onTimeout === "pause";
+    if (pauses) await this.#context.entries.begin(entry, () => pause(this.#context, entry));
+    else await end(this.#context, entry);
+  }
+}

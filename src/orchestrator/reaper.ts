@@ -1,0 +1,52 @@
+import type { Logger } from "#lib/log";
+import type { Entries } from "./entries.ts";
+import type { Entry } from "./entry.ts";
+
+const CHECK_EVERY_MS = 250;
+const RETRY_AFTER_MS = 5_000;
+
+/**
+ * Ends sandboxes whose time is up, all at once, none waiting for another. An entry is looked at and claimed in one turn of
+ * the event loop, so an extension that was answered is never overruled.
+ */
+export class Reaper {
+  readonly #deps: ReaperDeps;
+  readonly #timer: NodeJS.Timeout;
+  readonly #running = new Set<Promise<void>>();
+
+  constructor(deps: ReaperDeps) {
+    this.#deps = deps;
+    this.#timer = setInterval(() => this.#check(), CHECK_EVERY_MS);
+  }
+
+  async close(): Promise<void> {
+    clearInterval(this.#timer);
+    await Promise.all(this.#running);
+  }
+
+  #check(): void {
+    const nowMs = Date.now();
+    for (const entry of this.#deps.entries.all()) {
+      // A doomed one that nobody is ending is one whose end failed.
+      const isDue = entry.doomed ? entry.ending === undefined : isOver(entry, nowMs);
+      if (!isDue || entry.operation !== undefined || entry.retryExpiryAtMs > nowMs) continue;
+      const ended = this.#deps.expire(entry).catch((error: unknown) => {
+        entry.retryExpiryAtMs = Date.now() + RETRY_AFTER_MS;
+        this.#deps.logger.error("a sandbox could not be ended at its timeout", { sandboxId: entry.id, error });
+      });
+      const tracked = ended.finally(() => this.#running.delete(tracked));
+      this.#running.add(tracked);
+    }
+  }
+}
+
+function isOver(entry: Entry, nowMs: number): boolean {
+  return entry.state === "running" && entry.sandbox.endAtMs <= nowMs;
+}
+
+export interface ReaperDeps {
+  readonly entries: Entries;
+  readonly logger: Logger;
+  /** Carries out the entry's timeout action. */
+  readonly expire: (entry: Entry) => Promise<void>;
+}

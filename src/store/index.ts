@@ -1,0 +1,2 @@
+export { connectStore } from "./client.ts";
+export type { Store } from "./store.ts";
