@@ -1,0 +1,25 @@
+import { z } from "@hono/zod-openapi";
+import { AenvError } from "#domain";
+
+/** A field that E2B knows and this server does not yet: refused unless empty, because ignoring it could do harm. */
+export const NotYet = z.unknown().optional().openapi({ description: "Not supported yet: refused unless empty." });
+
+/** Errors: invalid, when the value asks for something. */
+export function refuseNotYet(field: string, value: unknown): void {
+  if (!isEmpty(value)) throw notYet(field);
+}
+
+/** For switches: only `false` asks for something. */
+export function refuseFalse(field: string, value: unknown): void {
+  if (value === false) throw notYet(`${field}: false`, field);
+}
+
+function notYet(what: string, field = what): AenvError {
+  return new AenvError("invalid", `${what} is not supported yet`, { field });
+}
+
+/** What clients send for "nothing": absent, null, "", [], {}. */
+function isEmpty(value: unknown): boolean {
+  if (value === undefined || value === null || value === "") return true;
+  return typeof value === "object" && Object.keys(value).length === 0;
+}
