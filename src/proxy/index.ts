@@ -1,0 +1,3 @@
+export { Edge, type EdgeOptions } from "./edge.ts";
+export { RouteFeed } from "./feed.ts";
+export { forwarderName } from "./wire.ts";
