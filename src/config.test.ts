@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, describe, it } from "node:test";
+import { AenvError } from "#domain";
+import { loadConfig, splitListen } from "./config.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "aenv-config-"));
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+function file(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+/** What loading complains about. */
+function complaint(argv: readonly string[], env: NodeJS.ProcessEnv = {}): string {
+  try {
+    loadConfig(argv, {}, env);
+  } catch (error) {
+    assert.ok(error instanceof AenvError);
+    assert.equal(error.kind, "invalid");
+    return error.message;
+  }
+  assert.fail("it was taken");
+}
+
+describe("configuration", () => {
+  it("takes a flag over the environment over the file over the default, and says which", () => {
+    const path = file("order.json", JSON.stringify({ slotsReady: 1, slotsMax: 11, logLevel: "debug" }));
+    const argv = ["--config", path, "--slots-ready", "3"];
+    const { config, sources } = loadConfig(argv, {}, { AENV_SLOTS_READY: "2", AENV_SLOTS_MAX: "22" });
+    assert.deepEqual(
+      [config.slotsReady, config.slotsMax, config.logLevel, config.startsAtOnce >= 2],
+      [3, 22, "debug", true],
+    );
+    assert.deepEqual(sources, { slotsReady: "--slots-ready", slotsMax: "AENV_SLOTS_MAX", logLevel: path });
+  });
+
+  it("finds the file in the data folder by itself", () => {
+    file("config.json", JSON.stringify({ dataDir: folder, commit: "abc" }));
+    assert.equal(loadConfig(["--data-dir", folder], {}, {}).config.commit, "abc");
+  });
+
+  it("keeps texts that look like numbers texts", () => {
+    assert.equal(
+      loadConfig(["--config", file("number.json", "{}"), "--commit", "1234567"], {}, {}).config.commit,
+      "1234567",
+    );
+  });
+
+  it("names field, value and source of what is wrong", () => {
+    const good = file("good.json", "{}");
+    assert.match(complaint(["--config", good, "--listen", "3"]), /listen \("3", from --listen\): must have the form/);
+    assert.match(
+      complaint(["--config", good], { AENV_SLOTS_READY: "many" }),
+      /slotsReady \("many", from AENV_SLOTS_READY\)/,
+    );
+    assert.match(complaint(["--config", file("odd.json", '{"frob": 1}')]), /frob/);
+    assert.match(complaint(["--config", file("broken.json", "{")]), /broken\.json cannot be read/);
+    assert.match(complaint(["--config", join(folder, "missing.json")]), /missing\.json cannot be read/);
+    assert.match(complaint(["--config", good, "--nonsense"]), /nonsense/);
+  });
+
+  it("splits addresses of both families", () => {
+    assert.deepEqual(splitListen("127.0.0.1:80"), { host: "127.0.0.1", port: 80 });
+    assert.deepEqual(splitListen("[::1]:8000"), { host: "::1", port: 8000 });
+  });
+});

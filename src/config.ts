@@ -1,0 +1,167 @@
+import { existsSync, readFileSync } from "node:fs";
+import { cpus } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { z } from "zod";
+import { AenvError } from "#domain";
+
+/**
+ * The server's one configuration. Order of precedence: default, file (`--config`, else `config.json` in the data folder),
+ * `AENV_*`, flag. Every field has a name, a
+ * default and a meaning; complaints name the field, its value and where it came from. `aenvd config` prints the result.
+ */
+const schema = z.strictObject({
+  /** Everything the server keeps. */
+  dataDir: z.string().startsWith("/").default("/var/lib/aenv"),
+  /** Address and port of the edge, which serves API and sandbox traffic alike. */
+  listen: z
+    .string()
+    .regex(/^(\[[0-9a-fA-F:]+\]|[^:]+):\d{1,5}$/, "must have the form address:port")
+    .default("127.0.0.1:8000"),
+  /** Folder with `keeper`, `blobd` and `envd`. */
+  binDir: z.string().startsWith("/").default("/usr/local/lib/aenv"),
+  /** The gVisor runtime. */
+  runscPath: z.string().startsWith("/").default("/usr/local/lib/aenv/runsc"),
+  /** Build of this server, shown by `GET /version`. */
+  commit: z.string().default("unknown"),
+  logLevel: z.enum(["debug", "info", "warn", "error"]).default("info"),
+  /** Host name below which sandboxes are reachable as PORT-ID.DOMAIN; none by default. */
+  domain: z.string().nullable().default(null),
+  /** Network slots kept ready, and how many there may be in all. */
+  slotsReady: z.number().int().min(0).max(256).default(4),
+  slotsMax: z.number().int().min(1).max(2000).default(1000),
+  /** Longest life a sandbox can ask for at once. */
+  maxTimeoutHours: z
+    .number()
+    .positive()
+    .max(24 * 365)
+    .default(24),
+  /** How long the agent of a starting sandbox may take to answer. */
+  readyTimeoutMs: z.number().int().min(100).default(30_000),
+  /** Sandboxes restored at the same time; more than there are cores only makes each slower. */
+  startsAtOnce: z.number().int().min(1).default(Math.max(2, cpus().length)),
+});
+
+export type Config = z.infer<typeof schema>;
+type Field = keyof Config;
+
+const FIELDS = Object.keys(schema.shape) as Field[];
+
+/** `dataDir` → `AENV_DATA_DIR` and `--data-dir`. */
+function words(field: string): string[] {
+  return field.split(/(?=[A-Z])/).map((word) => word.toLowerCase());
+}
+
+export interface LoadedConfig {
+  readonly config: Config;
+  /** Where each value that is not a default came from. */
+  readonly sources: Readonly<Partial<Record<Field, string>>>;
+  readonly positionals: readonly string[];
+  readonly flags: Readonly<Record<string, string | boolean | undefined>>;
+}
+
+/** Reads file, environment and flags once. `extraFlags` are those of a subcommand. Errors: invalid. */
+export function loadConfig(
+  argv: readonly string[],
+  extraFlags: Readonly<Record<string, { readonly type: "string" | "boolean" }>> = {},
+  env: NodeJS.ProcessEnv = process.env,
+): LoadedConfig {
+  const options: Record<string, { type: "string" | "boolean" }> = { config: { type: "string" }, ...extraFlags };
+  for (const field of FIELDS) options[words(field).join("-")] = { type: "string" };
+  const { values, positionals } = parse(argv, options);
+  const raw: Record<string, unknown> = {};
+  const sources: Partial<Record<Field, string>> = {};
+  const take = (field: Field, value: unknown, source: string): void => {
+    raw[field] = value;
+    sources[field] = source;
+  };
+  const file = configFile(values, env);
+  if (file !== undefined) {
+    for (const [name, value] of Object.entries(readConfigFile(file))) take(name as Field, value, file);
+  }
+  for (const field of FIELDS) {
+    const variable = `AENV_${words(field).join("_").toUpperCase()}`;
+    const fromEnv = env[variable];
+    if (fromEnv !== undefined && fromEnv !== "") take(field, typed(field, fromEnv), variable);
+    const flag = words(field).join("-");
+    const fromFlag = values[flag];
+    if (typeof fromFlag === "string") take(field, typed(field, fromFlag), `--${flag}`);
+  }
+  const checked = schema.safeParse(raw);
+  if (checked.success) return { config: checked.data, sources, positionals, flags: values };
+  const problems = checked.error.issues.map((issue) => {
+    const name = String(issue.path[0] ?? (issue.code === "unrecognized_keys" ? issue.keys.join(", ") : "?"));
+    const source = sources[name as Field] ?? file ?? "the configuration";
+    return `${name} (${JSON.stringify(raw[name])}, from ${source}): ${issue.message}`;
+  });
+  throw new AenvError("invalid", `configuration is wrong: ${problems.join("; ")}`, {
+    hint: `known fields: ${FIELDS.join(", ")}`,
+  });
+}
+
+/** The file that was named, else the one that `npm run up` left in the data folder. */
+function configFile(
+  values: Readonly<Record<string, string | boolean | undefined>>,
+  env: NodeJS.ProcessEnv,
+): string | undefined {
+  const named = values.config ?? env.AENV_CONFIG;
+  if (typeof named === "string") return named;
+  const dataDir = values["data-dir"] ?? env.AENV_DATA_DIR ?? schema.shape.dataDir.parse(undefined);
+  const usual = join(String(dataDir), "config.json");
+  return existsSync(usual) ? usual : undefined;
+}
+
+function parse(
+  argv: readonly string[],
+  options: Record<string, { type: "string" | "boolean" }>,
+): { values: Record<string, string | boolean | undefined>; positionals: string[] } {
+  try {
+    const parsed = parseArgs({ args: [...argv], options, allowPositionals: true });
+    return { values: parsed.values as Record<string, string | boolean | undefined>, positionals: parsed.positionals };
+  } catch (error) {
+    throw new AenvError("invalid", error instanceof Error ? error.message : String(error), {
+      hint: "see aenvd --help",
+    });
+  }
+}
+
+function readConfigFile(file: string): Record<string, unknown> {
+  try {
+    const json: unknown = JSON.parse(readFileSync(file, "utf8"));
+    if (typeof json === "object" && json !== null && !Array.isArray(json)) return json as Record<string, unknown>;
+  } catch (error) {
+    throw new AenvError("invalid", `configuration file ${file} cannot be read`, { cause: error });
+  }
+  throw new AenvError("invalid", `configuration file ${file} does not hold a JSON object`);
+}
+
+/** Text from the environment or a flag as the field's JSON type; the schema judges it. */
+function typed(field: Field, text: string): unknown {
+  const isText = schema.shape[field].safeParse("").error?.issues[0]?.code !== "invalid_type";
+  if (isText || Number.isNaN(Number(text))) return text;
+  return Number(text);
+}
+
+/** Fixed places below the data folder; the tree is described in docs/formats.md. */
+export function dataPaths(dataDir: string) {
+  const run = join(dataDir, "run");
+  return {
+    apiKey: join(dataDir, "api-key"),
+    catalog: join(dataDir, "catalog.db"),
+    machines: join(dataDir, "machines"),
+    blobs: join(dataDir, "blobs"),
+    log: join(dataDir, "log"),
+    run,
+    keeperConfig: join(dataDir, "keeper.json"),
+    keeperPid: join(run, "keeper.pid"),
+    keeperSocket: join(run, "keeper.sock"),
+    routesSocket: join(run, "routes.sock"),
+    blobdSocket: join(run, "blobd.sock"),
+    aenvdSocket: join(run, "aenvd.sock"),
+  } as const;
+}
+
+export function splitListen(listen: string): { readonly host: string; readonly port: number } {
+  const at = listen.lastIndexOf(":");
+  return { host: listen.slice(0, at).replace(/^\[|\]$/g, ""), port: Number(listen.slice(at + 1)) };
+}
