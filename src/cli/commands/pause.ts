@@ -1,0 +1,18 @@
+import type { Command } from "../command.ts";
+import { EXIT } from "../errors.ts";
+
+export const pause: Command = {
+  name: "pause",
+  aliases: [],
+  summary: "pause a sandbox: its processes, memory and files are kept on disk",
+  args: [{ name: "id", summary: "sandbox" }],
+  options: [],
+  examples: ["aenv pause ID", "aenv resume ID"],
+  async run(context, input) {
+    const id = input.arg(0);
+    const paused = await (await context.api()).pauseSandbox(id);
+    if (context.json) await context.out.json({ sandboxID: id, result: paused ? "paused" : "already_paused" });
+    else await context.out.line(paused ? `Paused ${id}.` : `${id} was paused already.`);
+    return EXIT.ok;
+  },
+};

@@ -1,0 +1,163 @@
+import type { IncomingMessage } from "node:http";
+import * as http from "node:http";
+import { CliError, EXIT } from "./errors.ts";
+
+export interface HttpRequest {
+  readonly method: "GET" | "POST" | "DELETE";
+  /** Path with query, below the base URL. */
+  readonly path: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: string | Uint8Array;
+  readonly signal?: AbortSignal;
+  /** How long the answer's headers may take; 0 = for ever. */
+  readonly timeoutMs: number;
+}
+
+const CONNECT_TIMEOUT_MS = 10_000;
+
+/**
+ * One server, over kept connections. The answer's body is left to the caller, who must read it to its end or destroy it.
+ * node:http rather than fetch: a stream may be silent for hours here, and fetch cuts it after five minutes.
+ */
+export class HttpClient {
+  readonly baseUrl: string;
+  readonly #agent: http.Agent;
+  readonly #request: typeof http.request;
+
+  private constructor(baseUrl: string, module: typeof http) {
+    this.baseUrl = baseUrl;
+    this.#request = module.request;
+    this.#agent = new module.Agent({ keepAlive: true, timeout: 0 });
+  }
+
+  /** `baseUrl` is http(s) and has no trailing slash (see `parseServerUrl`). */
+  static async open(baseUrl: string): Promise<HttpClient> {
+    // TLS costs start-up time, so it is loaded only where it is spoken. The two modules have the same shape.
+    const module = baseUrl.startsWith("https:") ? ((await import("node:https")) as unknown as typeof http) : http;
+    return new HttpClient(baseUrl, module);
+  }
+
+  /** Throws CliError (unavailable) when there is no answer, and the abort's reason when `signal` ended it. */
+  async send(request: HttpRequest): Promise<IncomingMessage> {
+    try {
+      return await this.#sendOnce(request);
+    } catch (error) {
+      // The server may close a kept connection at the moment we use it again; then it has not seen the request.
+      if (error instanceof StaleConnectionError) return await this.#sendOnce(request);
+      throw error;
+    }
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  #sendOnce(request: HttpRequest): Promise<IncomingMessage> {
+    return new Promise((resolve, reject) => {
+      const { signal, body } = request;
+      if (signal?.aborted) {
+        reject(signal.reason);
+        return;
+      }
+      const headers: Record<string, string> = { "user-agent": "aenv-cli", ...request.headers };
+      if (body !== undefined) headers["content-length"] = String(Buffer.byteLength(body));
+      const call = this.#request(`${this.baseUrl}${request.path}`, {
+        method: request.method,
+        headers,
+        agent: this.#agent,
+      });
+      const abort = (): void => void call.destroy(signal?.reason);
+      signal?.addEventListener("abort", abort, { once: true });
+      const answerTimer = timer(request.timeoutMs, () => call.destroy(new TimeoutError("did not answer in time")));
+      const connectTimer = timer(CONNECT_TIMEOUT_MS, () => call.destroy(new TimeoutError("cannot be connected to")));
+      call.on("socket", (socket) => {
+        if (!socket.connecting) clearTimeout(connectTimer);
+        else socket.once("connect", () => clearTimeout(connectTimer));
+      });
+      const settle = (): void => {
+        clearTimeout(answerTimer);
+        clearTimeout(connectTimer);
+      };
+      call.on("response", (response) => {
+        settle();
+        // A reader in the middle of the body sees the failure itself; this keeps it from being uncaught after that.
+        response.on("error", () => {});
+        response.once("close", () => signal?.removeEventListener("abort", abort));
+        resolve(response);
+      });
+      call.on("error", (error: Error & { code?: string }) => {
+        settle();
+        signal?.removeEventListener("abort", abort);
+        if (signal?.aborted) reject(signal.reason);
+        else if (call.reusedSocket && STALE_CODES.has(error.code ?? "")) reject(new StaleConnectionError());
+        else reject(this.#unreachable(error));
+      });
+      call.end(body);
+    });
+  }
+
+  #unreachable(error: Error & { code?: string }): CliError {
+    const why = error instanceof TimeoutError ? error.message : describeNetworkError(error);
+    return new CliError(EXIT.unavailable, `the server at ${this.baseUrl} ${why}`, {
+      hint: "check that it runs, or name another one with --url, AENV_URL or `aenv auth`",
+      cause: error,
+    });
+  }
+}
+
+const STALE_CODES = new Set(["ECONNRESET", "EPIPE"]);
+
+class StaleConnectionError extends Error {}
+class TimeoutError extends Error {}
+
+function timer(ms: number, run: () => void): NodeJS.Timeout | undefined {
+  return ms > 0 ? setTimeout(run, ms) : undefined;
+}
+
+function describeNetworkError(error: Error & { code?: string }): string {
+  switch (error.code) {
+    case "ECONNREFUSED":
+      return "refuses connections";
+    case "ENOTFOUND":
+    case "EAI_AGAIN":
+      return "has a name that cannot be resolved";
+    case "EHOSTUNREACH":
+    case "ENETUNREACH":
+    case "ETIMEDOUT":
+      return "cannot be reached";
+    case "ECONNRESET":
+    case "EPIPE":
+      return "closed the connection";
+    default:
+      return `cannot be spoken to: ${error.message}`;
+  }
+}
+
+/** Reads a whole body of at most `maxBytes`. */
+export async function readBody(response: IncomingMessage, maxBytes: number): Promise<Buffer> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  for await (const chunk of response as AsyncIterable<Buffer>) {
+    size += chunk.length;
+    if (size > maxBytes) throw new CliError(EXIT.failure, `the server's answer is larger than ${maxBytes} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks);
+}
+
+/** The bare form of a server's URL: http or https, no trailing slash, no query. */
+export function parseServerUrl(text: string): string {
+  const trimmed = text.trim();
+  let url: URL | undefined;
+  try {
+    url = new URL(trimmed.includes("://") ? trimmed : `http://${trimmed}`);
+  } catch {
+    // Said below, together with what is a URL but not one of ours.
+  }
+  if (url === undefined || (url.protocol !== "http:" && url.protocol !== "https:") || url.search || url.hash) {
+    throw new CliError(EXIT.usage, `'${trimmed}' is not the URL of a server`, {
+      hint: "write it like http://127.0.0.1:8000 or https://sandboxes.example.org",
+    });
+  }
+  return `${url.origin}${url.pathname.replace(/\/+$/, "")}`;
+}

@@ -1,0 +1,89 @@
+import { type CliIo, wantsColor, writeAll } from "./io.ts";
+
+export interface Column<Row> {
+  readonly title: string;
+  readonly value: (row: Row) => string;
+  readonly right?: boolean;
+}
+
+/** Results go to standard output, everything said beside them to standard error. */
+export class Output {
+  readonly #io: CliIo;
+
+  constructor(io: CliIo) {
+    this.#io = io;
+  }
+
+  async line(text: string): Promise<void> {
+    await writeAll(this.#io.stdout, `${text}\n`);
+  }
+
+  async json(value: unknown): Promise<void> {
+    await writeAll(this.#io.stdout, `${JSON.stringify(value, undefined, 2)}\n`);
+  }
+
+  /** The same columns on a terminal and in a pipe; only the colour of the titles differs. */
+  async table<Row>(columns: readonly Column<Row>[], rows: readonly Row[]): Promise<void> {
+    const cells = rows.map((row) => columns.map((column) => printable(column.value(row))));
+    const widths = columns.map((column, at) =>
+      Math.max(column.title.length, ...cells.map((row) => row[at]?.length ?? 0)),
+    );
+    const format = (row: readonly string[]): string =>
+      row
+        .map((cell, at) => (columns[at]?.right ? cell.padStart(widths[at] ?? 0) : cell.padEnd(widths[at] ?? 0)))
+        .join("  ")
+        .trimEnd();
+    const title = format(columns.map((column) => column.title));
+    const lines = [wantsColor(this.#io) ? `\x1b[1m${title}\x1b[0m` : title, ...cells.map(format)];
+    await this.line(lines.join("\n"));
+  }
+
+  /** A remark for the person; nobody parses it, so a reader that has gone is no reason to stop. */
+  async note(text: string): Promise<void> {
+    await writeAll(this.#io.stderr, `${printableLines(text)}\n`).catch(() => {});
+  }
+}
+
+/** Names come from other people: control characters in them must not reach a terminal. */
+export function printable(text: string): string {
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: exactly those are meant
+  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, "?");
+}
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"] as const;
+
+export function formatBytes(bytes: number): string {
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  const digits = unit === 0 || value >= 100 || Number.isInteger(value) ? 0 : 1;
+  return `${value.toFixed(digits)} ${UNITS[unit]}`;
+}
+
+/** `3m 20s`: the two largest units. */
+export function formatDuration(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000));
+  if (seconds < 60) return `${seconds}s`;
+  const minutes = Math.floor(seconds / 60);
+  if (minutes < 60) return `${minutes}m ${seconds % 60}s`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 48) return `${hours}h ${minutes % 60}m`;
+  return `${Math.floor(hours / 24)}d ${hours % 24}h`;
+}
+
+/** Local time without fraction: `2026-11-30 16:33:00`. */
+export function formatTime(at: string | Date): string {
+  const date = new Date(at);
+  if (Number.isNaN(date.getTime())) return "-";
+  const two = (value: number): string => String(value).padStart(2, "0");
+  const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+  return `${day} ${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+/** The same for a text of several lines. */
+export function printableLines(text: string): string {
+  return text.split("\n").map(printable).join("\n");
+}
