@@ -1,0 +1,98 @@
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { join, resolve } from "node:path";
+
+/** Where a server keeps all it has. */
+export const DEFAULT_DATA_DIR = "/var/lib/aenv";
+export const DEFAULT_LISTEN = "127.0.0.1:8000";
+export const SERVICES = ["blobd", "aenvd", "edge"] as const;
+
+/** The files of a data folder that the scripts read and write. */
+export interface DataDir {
+  readonly path: string;
+  readonly configFile: string;
+  readonly keeperConfigFile: string;
+  readonly keyFile: string;
+  /** What the template base was last made from. */
+  readonly baseFile: string;
+  readonly keeperSocket: string;
+  pidFile(name: string): string;
+  logFile(name: string): string;
+}
+
+export function dataDir(path: string): DataDir {
+  const base = resolve(path);
+  return {
+    path: base,
+    configFile: join(base, "config.json"),
+    keeperConfigFile: join(base, "keeper.json"),
+    keyFile: join(base, "api-key"),
+    baseFile: join(base, "base.json"),
+    keeperSocket: join(base, "run", "keeper.sock"),
+    pidFile: (name) => join(base, "run", `${name}.pid`),
+    logFile: (name) => join(base, "log", `${name}.log`),
+  };
+}
+
+export function makeDataDir(data: DataDir): void {
+  for (const dir of ["", "run", "log", "blobs"]) mkdirSync(join(data.path, dir), { recursive: true, mode: 0o700 });
+}
+
+export function readJson<T>(path: string): T | undefined {
+  return existsSync(path) ? (JSON.parse(readFileSync(path, "utf8")) as T) : undefined;
+}
+
+/** Replaces a file as a whole. */
+export function writeJson(path: string, value: unknown): void {
+  const temp = `${path}.${process.pid}.tmp`;
+  writeFileSync(temp, `${JSON.stringify(value, undefined, 2)}\n`, { mode: 0o600 });
+  renameSync(temp, path);
+}
+
+/** The operator's API key; undefined before the first start. */
+export function readKey(data: DataDir): string | undefined {
+  return existsSync(data.keyFile) ? readFileSync(data.keyFile, "utf8").trim() : undefined;
+}
+
+/** Nobody but the owner can read the file at any moment. Throws when there is a key already. */
+export function writeKey(data: DataDir, key: string): void {
+  const file = openSync(data.keyFile, "wx", 0o600);
+  try {
+    writeSync(file, `${key}\n`);
+  } finally {
+    closeSync(file);
+  }
+}
+
+export interface ProcessInfo {
+  readonly pid: number;
+  readonly uptimeS: number;
+}
+
+/** The process a pid file names, when it is there and its command line names one of `words`. */
+export function processOf(pidFile: string, words: readonly string[]): ProcessInfo | undefined {
+  if (!existsSync(pidFile)) return undefined;
+  const pid = Number.parseInt(readFileSync(pidFile, "utf8"), 10);
+  try {
+    const command = readFileSync(`/proc/${pid}/cmdline`, "utf8");
+    if (!words.some((word) => command.includes(word))) return undefined;
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    const startTicks = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]);
+    const hostUptimeS = Number.parseFloat(readFileSync("/proc/uptime", "utf8"));
+    return { pid, uptimeS: Math.max(0, hostUptimeS - startTicks / 100) };
+  } catch {
+    return undefined; // it ended meanwhile
+  }
+}
+
+export function keeperProcess(data: DataDir): ProcessInfo | undefined {
+  return processOf(data.pidFile("keeper"), [data.keeperConfigFile]);
+}

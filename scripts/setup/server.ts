@@ -1,0 +1,174 @@
+import { spawn } from "node:child_process";
+import { createHash } from "node:crypto";
+import { closeSync, existsSync, openSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { isDeepStrictEqual } from "node:util";
+import { serverVersion } from "./api.ts";
+import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
+import { binDir, runscPath } from "./go.ts";
+import { root } from "./node.js";
+import { buildVersion } from "./version.ts";
+
+/** What the scripts set of src/config.ts's fields in <data>/config.json; others may be in it, and are kept. */
+export interface ServerConfig {
+  readonly dataDir: string;
+  readonly listen: string;
+  readonly binDir: string;
+  readonly runscPath: string;
+  /** Of this build; shown by GET /version. */
+  readonly commit: string;
+}
+
+interface KeeperConfig {
+  readonly socket: string;
+  readonly runDir: string;
+  readonly lockFile: string;
+  readonly logFile: string;
+  readonly version: string;
+  readonly services: readonly unknown[];
+}
+
+export type StartOutcome = "already running" | "started" | "replaced an older build";
+
+const HEALTH_TIMEOUT_MS = 60_000;
+
+/** The configuration this checkout's server would have; what the operator set in an existing one stays. */
+export async function wantedConfig(data: DataDir, port: number | undefined): Promise<ServerConfig> {
+  const present = readJson<Partial<ServerConfig>>(data.configFile) ?? {};
+  return {
+    ...present,
+    dataDir: data.path,
+    listen: port === undefined ? (present.listen ?? DEFAULT_LISTEN) : `127.0.0.1:${port}`,
+    binDir: await binDir(),
+    runscPath: runscPath(),
+    commit: await buildVersion(),
+  };
+}
+
+export function serverUrl(config: Pick<ServerConfig, "listen">): string {
+  return `http://${config.listen.replace(/^0\.0\.0\.0:/, "127.0.0.1:")}`;
+}
+
+/**
+ * Makes the server of this data folder run this configuration, and returns once it answers. One that already does is left alone;
+ * with another one the services are replaced, while the keeper and the sandboxes it holds run on.
+ */
+export async function startServer(data: DataDir, config: ServerConfig): Promise<StartOutcome> {
+  makeDataDir(data);
+  const keeperConfig = keeperConfigFor(data, config);
+  const alive = keeperProcess(data);
+  const unchanged =
+    isDeepStrictEqual(readJson(data.configFile), config) &&
+    isDeepStrictEqual(readJson(data.keeperConfigFile), keeperConfig);
+  if (alive && unchanged && (await serverVersion(serverUrl(config))) === config.commit) return "already running";
+
+  writeJson(data.configFile, config);
+  writeJson(data.keeperConfigFile, keeperConfig);
+  if (alive && keeperOf(alive.pid) !== realpathSync(join(config.binDir, "keeper")))
+    await replaceKeeper(alive.pid, data, config);
+  else if (alive) process.kill(alive.pid, "SIGHUP");
+  else startKeeper(data, config);
+  await waitForServer(data, config);
+  return alive ? "replaced an older build" : "started";
+}
+
+function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
+  const settings = createHash("sha256").update(JSON.stringify(config)).digest("hex").slice(0, 16);
+  const server = { AENV_BUILD: config.commit, AENV_SETTINGS: settings };
+  const service = (name: string, argv: readonly string[], env: Record<string, string> = {}): unknown => ({
+    name,
+    argv,
+    env: { ...inheritedEnv(), ...env },
+    cwd: root,
+    logFile: data.logFile(name),
+    pidFile: data.pidFile(name),
+  });
+  const blobs = ["-data", join(data.path, "blobs"), "-socket", join(data.path, "run", "blobd.sock")];
+  // Build and settings are in the environment of the two that are run from source, so that another build, or another value in
+  // config.json, is another definition to the keeper; blobd's path names its build.
+  return {
+    socket: data.keeperSocket,
+    runDir: join(data.path, "run"),
+    lockFile: join(data.path, "run", "keeper.lock"),
+    logFile: data.logFile("keeper"),
+    version: config.commit,
+    services: [
+      service("blobd", [join(config.binDir, "blobd"), ...blobs]),
+      service("aenvd", [process.execPath, join(root, "src", "aenvd.ts"), "serve", "--config", data.configFile], server),
+      service("edge", [process.execPath, join(root, "src", "edge.ts"), "--config", data.configFile], server),
+    ],
+  };
+}
+
+/** What the services get of our environment: where programs, credentials of registries, proxies and certificates are found. */
+function inheritedEnv(): Record<string, string> {
+  const names = [
+    "PATH",
+    "HOME",
+    "DOCKER_CONFIG",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "SSL_CERT_FILE",
+    "NODE_EXTRA_CA_CERTS",
+  ];
+  const both = names.flatMap((name) => (name.endsWith("PROXY") ? [name, name.toLowerCase()] : [name]));
+  return Object.fromEntries(
+    both.flatMap((name) => (process.env[name] === undefined ? [] : [[name, process.env[name]]])),
+  );
+}
+
+/** In a session of its own, without a pipe of ours: it outlives this script. */
+function startKeeper(data: DataDir, config: ServerConfig): void {
+  const log = openSync(data.logFile("keeper"), "a", 0o600);
+  try {
+    const argv = ["-config", data.keeperConfigFile];
+    const child = spawn(join(config.binDir, "keeper"), argv, { detached: true, cwd: "/", stdio: ["ignore", log, log] });
+    child.on("error", () => {}); // said by waitForServer, with the log
+    child.unref();
+  } finally {
+    closeSync(log);
+  }
+}
+
+/** The program a process runs; undefined when it has ended. */
+function keeperOf(pid: number): string | undefined {
+  try {
+    return readlinkSync(`/proc/${pid}/exe`);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Services and sandboxes outlive their keeper, so a keeper of another build goes at once, and its successor takes them up. */
+async function replaceKeeper(pid: number, data: DataDir, config: ServerConfig): Promise<void> {
+  process.kill(pid, "SIGKILL");
+  while (keeperOf(pid) !== undefined) await sleep(20);
+  startKeeper(data, config);
+}
+
+async function waitForServer(data: DataDir, config: ServerConfig): Promise<void> {
+  const deadlineMs = Date.now() + HEALTH_TIMEOUT_MS;
+  let seen: string | undefined;
+  while (Date.now() < deadlineMs) {
+    seen = await serverVersion(serverUrl(config));
+    if (seen === config.commit) return;
+    await sleep(100);
+  }
+  const what = seen === undefined ? "does not answer" : `answers as build ${seen}, not ${config.commit}`;
+  const address = serverUrl(config);
+  throw new Error(`The server ${what} at ${address} after ${HEALTH_TIMEOUT_MS / 1000} s.\n${logTails(data)}`);
+}
+
+function logTails(data: DataDir): string {
+  return ["keeper", ...SERVICES]
+    .map((name) => data.logFile(name))
+    .filter((path) => existsSync(path))
+    .map((path) => `--- ${path}\n${tail(path)}`)
+    .join("\n");
+}
+
+function tail(path: string): string {
+  return readFileSync(path, "utf8").trimEnd().split("\n").slice(-12).join("\n");
+}

@@ -1,0 +1,93 @@
+import { existsSync, globSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { ensureRoot } from "./elevate.ts";
+import { goEnv } from "./go.ts";
+import { ownNodePath, root } from "./node.js";
+import { show } from "./run.ts";
+import { setUp, testSteps } from "./setup.ts";
+import { say } from "./steps.ts";
+import { testEnv } from "./test-env.ts";
+
+const USAGE = `npm test [-- PHASE… [--name PATTERN]]: sets up what the tests need, then runs them.
+
+  unit   beside the sources; neither root nor network (npm run test:unit)
+  go     vet and tests of native/
+  host   as root: drivers, network, programs on this machine
+  e2e    as root: whole servers, by HTTP, the CLI and the official SDKs
+
+  Without a phase all of them, in this order.
+  --name PATTERN   only tests with such a name (unit, host, e2e)`;
+
+type Phase = "unit" | "go" | "host" | "e2e";
+const PHASES: readonly Phase[] = ["unit", "go", "host", "e2e"];
+const FILES: Readonly<Record<Exclude<Phase, "go">, readonly string[]>> = {
+  unit: ["src/**/*.test.ts", "scripts/**/*.test.ts", "test/*.test.ts"],
+  host: ["test/host/**/*.test.ts"],
+  e2e: ["test/e2e/**/*.test.ts"],
+};
+const FILE_TIMEOUT_MS = 600_000;
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { name: { type: "string" }, help: { type: "boolean", default: false } },
+});
+if (values.help) say(USAGE);
+else await main();
+
+async function main(): Promise<void> {
+  const unknown = positionals.filter((phase) => !PHASES.includes(phase as Phase));
+  if (unknown.length > 0) throw new Error(`${unknown.join(", ")}: no such phase\n\n${USAGE}`);
+  const phases = positionals.length === 0 ? PHASES : PHASES.filter((phase) => positionals.includes(phase));
+
+  const env = phases.every((phase) => phase === "unit") ? prepareUnit() : await prepareAll();
+  // The last thing printed is the summary of the test runner itself.
+  for (const phase of phases) {
+    say(`\n=== ${phase} ===`);
+    const startMs = performance.now();
+    const code = phase === "go" ? await goTests() : await nodeTests(phase, env);
+    if (code !== 0) process.exitCode = 1;
+    if (code !== 0 || phase !== phases.at(-1))
+      say(`=== ${phase} ${code === 0 ? "passed" : "FAILED"} after ${seconds(startMs)} s ===`);
+  }
+}
+
+function seconds(startMs: number): string {
+  return ((performance.now() - startMs) / 1000).toFixed(0);
+}
+
+function prepareUnit(): Record<string, string> {
+  if (!existsSync(join(root, "node_modules")))
+    throw new Error("node_modules is not there: run `npm ci` once (it needs the network).");
+  return { PATH: ownNodePath() };
+}
+
+async function prepareAll(): Promise<Record<string, string>> {
+  await ensureRoot("by the tests that run sandboxes (npm run test:unit needs none)");
+  await setUp(testSteps, (plan) => {
+    say(`The tests need the following:\n\n${plan}`);
+    return Promise.resolve(true);
+  });
+  return await testEnv();
+}
+
+async function goTests(): Promise<number> {
+  const env = await goEnv();
+  const vet = await show(["go", "vet", "-C", "native", "./..."], { cwd: root, env });
+  const tests = await show(["go", "test", "-C", "native", "./..."], { cwd: root, env });
+  return vet || tests;
+}
+
+async function nodeTests(phase: Exclude<Phase, "go">, env: Record<string, string>): Promise<number> {
+  const files = FILES[phase].flatMap((pattern) => globSync(pattern, { cwd: root })).sort();
+  if (files.length === 0) {
+    say(`!!! there is no test for this phase (${FILES[phase].join(", ")})`);
+    return 0;
+  }
+  // Tests on the host measure, and share namespaces, cgroups and two cores: one file at a time.
+  // The end-to-end tests share one server, so they share one process.
+  const width = { unit: [], host: ["--test-concurrency=1"], e2e: ["--test-isolation=none"] }[phase];
+  const name = values.name === undefined ? [] : [`--test-name-pattern=${values.name}`];
+  const options = ["--test", "--test-reporter=spec", `--test-timeout=${FILE_TIMEOUT_MS}`, ...width, ...name];
+  return await show([process.execPath, ...options, ...files], { cwd: root, env });
+}

@@ -1,0 +1,88 @@
+import { parseArgs } from "node:util";
+import { createApi } from "./api.ts";
+import { cacheDir } from "./cache.js";
+import { type DataDir, DEFAULT_DATA_DIR, dataDir, makeDataDir, readKey, writeKey } from "./data-dir.ts";
+import { ensureRoot } from "./elevate.ts";
+import { nextSteps } from "./hints.ts";
+import { checkHost } from "./host.ts";
+import { type Access, login, prove } from "./prove.ts";
+import { serverUrl, startServer, wantedConfig } from "./server.ts";
+import { serverSteps, setUp } from "./setup.ts";
+import { ask, confirm, progress, say } from "./steps.ts";
+import { hasBaseTemplate, makeBaseTemplate } from "./template.ts";
+
+const USAGE = `npm run up [-- OPTIONS]: sets up what aenv needs, starts it, and shows that it works.
+
+  --yes            do not ask
+  --data-dir DIR   where the server keeps all it has (default ${DEFAULT_DATA_DIR})
+  --port N         port on 127.0.0.1 (default 8000, or what it was before)
+
+AENV_API_KEY is taken as the first API key when it is set; AENV_CACHE_DIR moves the cache (${cacheDir()}).`;
+
+const { values } = parseArgs({
+  options: {
+    yes: { type: "boolean", default: false },
+    "data-dir": { type: "string", default: DEFAULT_DATA_DIR },
+    port: { type: "string" },
+    help: { type: "boolean", default: false },
+  },
+});
+
+if (values.help) say(USAGE);
+else await up(dataDir(values["data-dir"]), values.port === undefined ? undefined : parsePort(values.port));
+
+async function up(data: DataDir, port: number | undefined): Promise<void> {
+  await ensureRoot("to install packages and to run sandboxes");
+  const asks = !values.yes && process.stdin.isTTY;
+  await setUp(serverSteps, async (plan) => {
+    say(`aenv needs the following here (the cache is ${cacheDir()}):\n\n${plan}`);
+    return !asks || (await confirm("Go on?"));
+  });
+
+  const config = await wantedConfig(data, port);
+  await checkHost(config);
+  await chooseKey(data, asks);
+  const outcome = await progress(`server at ${serverUrl(config)}, build ${config.commit}`, () =>
+    startServer(data, config),
+  );
+  say(`      ${outcome}, data in ${data.path}`);
+
+  const access = accessOf(data, serverUrl(config));
+  const api = createApi(access.url, access.key);
+  if (!(await hasBaseTemplate(data, config, api)))
+    await progress("template base", () => makeBaseTemplate(data, config, api));
+  await progress("log the CLI in", () => login(access));
+  say("\nDoes it work?");
+  await prove(access);
+  say(nextSteps(access));
+}
+
+/** The first API key is the operator's to choose; without a choice the server makes one. */
+async function chooseKey(data: DataDir, asks: boolean): Promise<void> {
+  const present = readKey(data);
+  if (present !== undefined) {
+    const asked = process.env.AENV_API_KEY;
+    if (asked !== undefined && asked !== "" && asked !== present) {
+      say(`      the key in ${data.keyFile} stays in force; AENV_API_KEY is another one and is not used`);
+    }
+    return;
+  }
+  const chosen = process.env.AENV_API_KEY ?? (asks ? await ask("API key (any text; empty: one is made): ") : "");
+  if (chosen === "") return;
+  if (!/^[\x21-\x7e]+$/.test(chosen)) throw new Error("The API key has to be printable ASCII without spaces.");
+  makeDataDir(data);
+  writeKey(data, chosen);
+}
+
+function accessOf(data: DataDir, url: string): Access {
+  const key = readKey(data);
+  if (key === undefined) throw new Error(`The server made no API key at ${data.keyFile}.`);
+  return { url, key };
+}
+
+function parsePort(text: string): number {
+  const port = Number(text);
+  if (!Number.isInteger(port) || port < 1 || port > 65535)
+    throw new Error(`--port ${text}: a port is a number from 1 to 65535`);
+  return port;
+}
