@@ -1,0 +1,106 @@
+import { writeFile } from "node:fs/promises";
+import { parseArgs } from "node:util";
+import { Bench } from "./context.ts";
+import { type Figure, judge } from "./figure.ts";
+import { churn } from "./figures/churn.ts";
+import { createCold } from "./figures/create-cold.ts";
+import { exec } from "./figures/exec.ts";
+import { pause } from "./figures/pause.ts";
+import { type Reported, tableOf } from "./report.ts";
+
+const FIGURES: readonly Figure[] = [createCold, pause, exec, churn];
+const DEFAULT_SAMPLES = 21;
+const MIN_SAMPLES = 15;
+
+const USAGE = `npm run bench [-- --only NAME,… --json FILE --n N]: measures what docs/promises.md promises.
+
+${FIGURES.map(({ name, title }) => `  ${name.padEnd(12)} ${title}`).join("\n")}
+
+  --only NAME,…  only these
+  --json FILE    writes {NAME: {n, median, p99, unit, baseline, baselineCommand, ratio, bar, holds}}
+  --n N          samples of each side (default ${DEFAULT_SAMPLES}; churn always counts its cycles)
+
+Ends with 1 when a bar does not hold.`;
+
+const { values } = parseArgs({
+  options: {
+    only: { type: "string", multiple: true },
+    json: { type: "string" },
+    n: { type: "string", default: String(DEFAULT_SAMPLES) },
+    help: { type: "boolean", default: false },
+  },
+});
+if (values.help) process.stdout.write(`${USAGE}\n`);
+else process.exitCode = await main(chosen(values.only), samplesOf(values.n), values.json);
+
+function chosen(only: readonly string[] | undefined): readonly Figure[] {
+  if (only === undefined) return FIGURES;
+  const names = only.flatMap((text) => text.split(","));
+  const unknown = names.filter((name) => !FIGURES.some((figure) => figure.name === name));
+  if (unknown.length > 0) throw new Error(`--only ${unknown.join(",")}: no such figure\n\n${USAGE}`);
+  return FIGURES.filter(({ name }) => names.includes(name));
+}
+
+function samplesOf(text: string): number {
+  const samples = Number(text);
+  if (!Number.isInteger(samples) || samples < MIN_SAMPLES) {
+    throw new Error(`--n ${text}: has to be a number from ${MIN_SAMPLES} on; fewer say nothing about a bar`);
+  }
+  return samples;
+}
+
+async function main(figures: readonly Figure[], samples: number, jsonFile: string | undefined): Promise<number> {
+  say("starting a server…");
+  const bench = await Bench.open();
+  const close = once(() => bench.close());
+  let interrupted = false;
+  for (const signal of ["SIGINT", "SIGTERM"] as const) {
+    process.once(signal, () => {
+      interrupted = true;
+      say("interrupted: removing everything…");
+      void close().finally(() => process.exit(130));
+    });
+  }
+  const reported: Reported[] = [];
+  const failed: string[] = [];
+  try {
+    for (const figure of figures) {
+      try {
+        reported.push(await measure(bench, figure, samples));
+      } catch (error) {
+        if (interrupted) break;
+        failed.push(figure.name);
+        say(`${figure.name} could not be measured: ${error instanceof Error ? error.stack : error}`);
+      }
+    }
+  } finally {
+    await close();
+  }
+  if (jsonFile !== undefined) {
+    const json = Object.fromEntries(reported.map(({ figure, result }) => [figure.name, result]));
+    await writeFile(jsonFile, `${JSON.stringify(json, undefined, 2)}\n`);
+  }
+  process.stdout.write(`${tableOf(reported)}\n`);
+  const missed = reported.filter(({ result }) => !result.holds).map(({ figure }) => figure.name);
+  if (missed.length > 0) say(`bars that do not hold: ${missed.join(", ")}`);
+  if (failed.length > 0) say(`not measured: ${failed.join(", ")}`);
+  return missed.length + failed.length === 0 ? 0 : 1;
+}
+
+async function measure(bench: Bench, figure: Figure, samples: number): Promise<Reported> {
+  say(`${figure.name}: ${figure.title}`);
+  const measured = await figure.run(bench.context(samples, (line) => say(`  ${figure.name} ${line}`)));
+  return { figure, result: judge(figure.bar, figure.unit, measured), notes: measured.notes };
+}
+
+function once(work: () => Promise<void>): () => Promise<void> {
+  let done: Promise<void> | undefined;
+  return () => {
+    done ??= work();
+    return done;
+  };
+}
+
+function say(line: string): void {
+  process.stderr.write(`${line}\n`);
+}

@@ -1,0 +1,48 @@
+import { readdirSync, readFileSync, rmdirSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { localRunner } from "#lib/spawn";
+import { claimServer, removeServerNetwork } from "#network";
+import type { Api } from "../../scripts/setup/api.ts";
+import { type DataDir, keeperProcess, processOf, SERVICES } from "../../scripts/setup/data-dir.ts";
+
+/** Ends a server for good: its sandboxes, its processes, and everything it made on the host outside its data folder. */
+export async function removeServer(data: DataDir, api: Api): Promise<void> {
+  for (const state of ["running", "paused"] as const) {
+    for (const { sandboxID } of await api.sandboxes(state)) await api.call("DELETE", `/sandboxes/${sandboxID}`);
+  }
+  const keeper = keeperProcess(data);
+  if (keeper !== undefined) process.kill(keeper.pid, "SIGTERM");
+  const isUp = (): boolean =>
+    keeperProcess(data) !== undefined || SERVICES.some((name) => processOf(data.pidFile(name), [data.path]));
+  for (let tries = 0; isUp(); tries += 1) {
+    if (tries > 300) throw new Error(`the server of ${data.path} does not stop`);
+    await sleep(100);
+  }
+  const claim = await claimServer({ dataDir: data.path, onStale: async () => {} });
+  await removeServerNetwork(localRunner(), claim.network);
+  await unmountBelow(data.path);
+  removeCgroups(claim.index);
+  await unmountBelow(join("/run/aenv", String(claim.index)));
+  rmSync(join("/run/aenv", String(claim.index)), { recursive: true, force: true });
+  await claim.release();
+}
+
+async function unmountBelow(path: string): Promise<void> {
+  const mounts = readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .map((line) => line.split(" ")[4] ?? "")
+    .filter((point) => point === path || point.startsWith(`${path}/`));
+  for (const point of mounts.reverse()) await localRunner().run(["umount", point]);
+}
+
+function removeCgroups(index: number): void {
+  for (const controller of readdirSync("/sys/fs/cgroup", { withFileTypes: true })) {
+    if (!controller.isDirectory()) continue;
+    try {
+      rmdirSync(join("/sys/fs/cgroup", controller.name, "aenv", String(index)));
+    } catch {
+      // Not there in this hierarchy.
+    }
+  }
+}

@@ -1,0 +1,303 @@
+import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import { Agent, get, type IncomingMessage } from "node:http";
+import { join } from "node:path";
+import { text } from "node:stream/consumers";
+import { after, before, describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { Sandbox, type SandboxOpts } from "e2b";
+import { connectKeeper } from "#lib/keeper";
+import { localRunner } from "#lib/spawn";
+import { dataDir } from "../../scripts/setup/data-dir.ts";
+import { call, type Detail, seeded } from "./calls.ts";
+import { assertNothingLost, indexOf, sandboxProcess } from "./host.ts";
+import { Live, SERVICE_PORT } from "./live.ts";
+import { output } from "./sdk.ts";
+import { startTestServer, type TestServer, until } from "./start.ts";
+
+let server: TestServer;
+
+before(async () => {
+  server = await startTestServer();
+});
+after(() => server.stop());
+
+/** For the SDK's calls, at this server and not the shared one. */
+function at(of: TestServer = server): { apiUrl: string; sandboxUrl: string; apiKey: string } {
+  return { apiUrl: of.url, sandboxUrl: of.url, apiKey: of.apiKey };
+}
+
+async function create(options: SandboxOpts = {}, of: TestServer = server): Promise<Sandbox & AsyncDisposable> {
+  const sandbox = await Sandbox.create("base", { ...at(of), timeoutMs: 300_000, ...options });
+  return Object.assign(sandbox, {
+    async [Symbol.asyncDispose]() {
+      await Sandbox.kill(sandbox.sandboxId, at(of));
+    },
+  });
+}
+
+async function list(of: TestServer = server): Promise<Map<string, string>> {
+  const { status, body } = await call<Detail[]>(of, "GET", "/v2/sandboxes?limit=100");
+  assert.equal(status, 200);
+  return new Map(body.map((one) => [one.sandboxID, one.state]));
+}
+
+/** One connection to a service inside, kept open over many requests. */
+class KeptConnection {
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  readonly #headers: Record<string, string>;
+  readonly #ports = new Set<number | undefined>();
+
+  constructor(sandbox: Sandbox, port: number) {
+    this.#headers = { "E2b-Sandbox-Id": sandbox.sandboxId, "E2b-Sandbox-Port": String(port) };
+  }
+
+  async ask(): Promise<void> {
+    const response = await new Promise<IncomingMessage>((resolve, reject) => {
+      const request = get(server.url, { agent: this.#agent, headers: this.#headers, timeout: 5_000 }, resolve);
+      request.once("socket", (socket) => {
+        if (!socket.connecting) this.#ports.add(socket.localPort);
+        else socket.once("connect", () => this.#ports.add(socket.localPort));
+      });
+      request.once("error", reject);
+    });
+    assert.equal(response.statusCode, 200, await text(response));
+    response.resume();
+  }
+
+  /** How many connections it took. */
+  get count(): number {
+    return this.#ports.size;
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+/** A command's output as it comes; `error` once the stream has ended. */
+class Stream {
+  lines = 0;
+  error: unknown;
+
+  static async open(sandbox: Sandbox): Promise<Stream> {
+    const stream = new Stream();
+    const handle = await sandbox.commands.run("while :; do echo on; sleep 0.05; done", {
+      background: true,
+      timeoutMs: 0,
+      onStdout: (chunk) => {
+        stream.lines += chunk.split("\n").length - 1;
+      },
+    });
+    handle.wait().catch((error: unknown) => {
+      stream.error = error;
+    });
+    return stream;
+  }
+
+  async assertGoesOn(): Promise<void> {
+    const { lines } = this;
+    await until("more of the stream", () => this.lines > lines + 3 || this.error !== undefined);
+    assert.equal(this.error, undefined);
+  }
+}
+
+describe("kill -9 of the services", { timeout: 600_000 }, () => {
+  it("of aenvd cuts no connection and loses no sandbox; requests wait for its successor (OPS-01)", async () => {
+    await using running = await create();
+    await using paused = await create();
+    const ending = await create({ timeoutMs: 60_000 });
+    const [live, asleep] = await Promise.all([Live.start(running), Live.start(paused)]);
+    await paused.pause();
+    const stream = await Stream.open(running);
+    const kept = new KeptConnection(running, SERVICE_PORT);
+    await kept.ask();
+    await ending.setTimeout(1_000);
+
+    const killing = server.killService("aenvd");
+    await sleep(20);
+    const created = create();
+    const listed = list();
+    await kept.ask();
+    await stream.assertGoesOn();
+    assert.deepEqual(
+      [(await listed).get(running.sandboxId), (await listed).get(paused.sandboxId)],
+      ["running", "paused"],
+    );
+    await using another = await created;
+    await killing;
+
+    assert.equal(await output(another, "echo made"), "made");
+    await kept.ask();
+    assert.equal(kept.count, 1, "the connection was cut");
+    kept.close();
+    await stream.assertGoesOn();
+    await live.resync();
+    await live.assertGoesOn();
+    await paused.connect();
+    await asleep.assertGoesOn();
+    // Its time ran out while nobody was there to see.
+    await until("the end of the one whose time was up", async () => !(await list()).has(ending.sandboxId));
+    await assertNothingLost(server);
+  });
+
+  for (const services of [["blobd"], ["edge"], ["aenvd", "blobd", "edge"]]) {
+    it(`of ${services.join(", ")}: running and paused sandboxes go on (OPS-05)`, async () => {
+      await using running = await create();
+      await using paused = await create();
+      const [live, asleep] = await Promise.all([Live.start(running), Live.start(paused)]);
+      await paused.pause();
+      await Promise.all(services.map((name) => server.killService(name)));
+      if (services.includes("edge")) {
+        await until("the edge", async () => (await fetch(`${server.url}/health`).catch(() => undefined))?.ok === true);
+      }
+      await live.assertGoesOn();
+      await paused.connect();
+      await asleep.assertGoesOn();
+      await using another = await create();
+      assert.equal(await output(another, "echo made"), "made");
+      await running.pause();
+      await running.connect();
+      await live.assertGoesOn();
+      await assertNothingLost(server);
+    });
+  }
+
+  it("of the keeper: sandboxes and services go on, it is started again, and takes them up", async () => {
+    await using running = await create();
+    const live = await Live.start(running);
+    const stream = await Stream.open(running);
+    const services = ["blobd", "aenvd", "edge"];
+    const pids = services.map(server.pid);
+    const keeper = server.pid("keeper");
+    process.kill(keeper, "SIGKILL");
+    await until("its end", () => !existsSync(`/proc/${keeper}`));
+    await stream.assertGoesOn();
+    assert.equal((await list()).get(running.sandboxId), "running");
+
+    await until("a new keeper", () => server.pid("keeper") !== keeper);
+    assert.deepEqual(services.map(server.pid), pids);
+    await stream.assertGoesOn();
+    await live.assertGoesOn();
+    await using another = await create();
+    await another.pause();
+    await another.connect();
+    await server.killService("aenvd");
+    await live.assertGoesOn();
+    // The end of a machine that neither of them has started is seen.
+    process.kill(sandboxProcess(server, another.sandboxId), "SIGKILL");
+    await until("its end", async () => !(await list()).has(another.sandboxId));
+    await assertNothingLost(server);
+  });
+
+  it("of aenvd in the middle of anything leaves each sandbox in the state before or after", async () => {
+    const random = seeded(7);
+    const keeper = connectKeeper(dataDir(server.dataDir).keeperSocket);
+    const kinds = ["create", "pause", "resume", "fork", "kill"] as const;
+    for (let round = 0; round < 15; round += 1) {
+      const kind = kinds[round % kinds.length] ?? "create";
+      const subject = await Sandbox.create("base", { ...at(), timeoutMs: 300_000 });
+      await subject.files.write("who", String(round));
+      if (kind === "resume") await subject.pause();
+      const known = await list();
+      const { sandboxId } = subject;
+      const asked = {
+        create: () =>
+          call<{ sandboxID?: string }>(server, "POST", "/v2/sandboxes", { templateID: "base", timeout: 300 }),
+        pause: () => call(server, "POST", `/sandboxes/${sandboxId}/pause`),
+        resume: () => call(server, "POST", `/sandboxes/${sandboxId}/connect`, { timeout: 300 }),
+        fork: () =>
+          call<{ sandbox?: { sandboxID: string } }[]>(server, "POST", `/sandboxes/${sandboxId}/fork`, { count: 2 }),
+        kill: () => call(server, "DELETE", `/sandboxes/${sandboxId}`),
+      }[kind]();
+      const delayMs = Math.round(random() * { create: 400, pause: 250, resume: 400, fork: 700, kill: 60 }[kind]);
+      await sleep(delayMs);
+      process.kill(server.pid("aenvd"), "SIGKILL");
+      // At once, however often it has died before.
+      await keeper.restartService("aenvd");
+      const { status, body } = await asked;
+      const after = await list();
+      const what = `round ${round}: ${kind}, killed after ${delayMs} ms, answered ${status} ${JSON.stringify(body)}`;
+      const done = status < 300;
+
+      const state = after.get(sandboxId);
+      const allowed: Record<typeof kind, readonly (string | undefined)[]> = {
+        create: ["running"],
+        fork: ["running"],
+        pause: done ? ["paused"] : ["running", "paused"],
+        resume: done ? ["running"] : ["paused", "running"],
+        kill: done ? [undefined] : ["running", undefined],
+      };
+      assert.ok(allowed[kind].includes(state), `${what}: it is ${state}`);
+      const acknowledged = !done ? [] : Array.isArray(body) ? body.flatMap((one) => one.sandbox?.sandboxID ?? []) : [];
+      if (done && kind === "create") acknowledged.push(String((body as { sandboxID?: string }).sandboxID));
+      for (const id of acknowledged) assert.equal(after.get(id), "running", `${what}: ${id}`);
+      for (const [id, before] of known) if (id !== sandboxId) assert.equal(after.get(id), before, what);
+      await assertNothingLost(server);
+
+      if (state !== undefined) {
+        const again = await Sandbox.connect(sandboxId, at());
+        assert.equal(await again.files.read("who"), String(round), what);
+        // Neither frozen nor taken for it.
+        await again.pause();
+        await again.connect();
+        assert.equal(await again.files.read("who"), String(round), what);
+      }
+      for (const id of after.keys()) await Sandbox.kill(id, at());
+    }
+    await keeper.close();
+  });
+});
+
+describe("servers side by side", { timeout: 300_000 }, () => {
+  it("do not notice each other, nor each other's restarts", async () => {
+    const other = await startTestServer();
+    try {
+      assert.notEqual(indexOf(other), indexOf(server));
+      await using mine = await create();
+      await using theirs = await create({}, other);
+      const [live, strange] = await Promise.all([Live.start(mine), Live.start(theirs)]);
+      assert.deepEqual([...(await list()).keys()], [mine.sandboxId]);
+      assert.deepEqual([...(await list(other)).keys()], [theirs.sandboxId]);
+      await Promise.all(["aenvd", "blobd", "edge"].map((name) => other.killService(name)));
+      await live.assertGoesOn();
+      await until(
+        "the other's edge",
+        async () => (await fetch(`${other.url}/health`).catch(() => undefined))?.ok === true,
+      );
+      await strange.assertGoesOn();
+      await assertNothingLost(server);
+      await assertNothingLost(other);
+    } finally {
+      await other.stop();
+    }
+    assert.deepEqual([...(await list()).keys()], []);
+    await assertNothingLost(server);
+  });
+});
+
+describe("a disk too small for checkpoints", { timeout: 300_000 }, () => {
+  it("leaves a sandbox that is paused or forked running, reachable, and whole (RES-06)", async () => {
+    await using sandbox = await create();
+    const live = await Live.start(sandbox);
+    const checkpoints = join(server.dataDir, "checkpoints");
+    await localRunner().run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", checkpoints]);
+    try {
+      for (const operation of ["pause", "fork", "pause"]) {
+        const { status, body } = await call(server, "POST", `/sandboxes/${sandbox.sandboxId}/${operation}`);
+        assert.equal(status, 503);
+        assert.match(body.message, /goes on running/);
+        assert.equal((await list()).get(sandbox.sandboxId), "running");
+        await live.assertGoesOn();
+        await using another = await create();
+        assert.equal(await output(another, "echo made"), "made");
+      }
+    } finally {
+      // The runtime keeps the last file it could not finish open, until it writes the next.
+      await localRunner().run(["umount", "--lazy", checkpoints]);
+    }
+    await sandbox.pause();
+    await sandbox.connect();
+    await live.assertGoesOn();
+  });
+});

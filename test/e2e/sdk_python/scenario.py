@@ -1,0 +1,51 @@
+"""Runs the functions `test_…` of a scenario one after another and says `ok NAME` or the traceback of each."""
+
+import asyncio
+import inspect
+import sys
+import time
+import traceback
+
+
+def until(what, condition, deadline_s=30):
+    give_up_at = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < give_up_at, f"{what} did not come within {deadline_s} s"
+        time.sleep(0.05)
+
+
+async def until_async(what, condition, deadline_s=30):
+    give_up_at = time.monotonic() + deadline_s
+    while not await condition():
+        assert time.monotonic() < give_up_at, f"{what} did not come within {deadline_s} s"
+        await asyncio.sleep(0.05)
+
+
+class raises:
+    """`with raises(KIND) as caught: …`, after which `caught.error` is the error; nothing but a KIND will do."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        assert kind is not None, f"no {self.kind.__name__} was raised"
+        self.error = error
+        return issubclass(kind, self.kind)
+
+
+def main(names):
+    failed = False
+    for name, test in list(names.items()):
+        if not name.startswith("test_"):
+            continue
+        started_at = time.monotonic()
+        try:
+            asyncio.run(test()) if inspect.iscoroutinefunction(test) else test()
+            print(f"ok {name} {time.monotonic() - started_at:.1f} s", flush=True)
+        except BaseException:
+            failed = True
+            print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
+    sys.exit(failed)

@@ -1,0 +1,136 @@
+from datetime import datetime, timedelta, timezone
+
+from e2b import (
+    AuthenticationException,
+    NotFoundException,
+    Sandbox,
+    SandboxException,
+    SandboxQuery,
+    SandboxState,
+    TimeoutException,
+)
+
+from scenario import main, raises, until
+
+
+def test_create_find_prolong_kill():
+    with Sandbox.create("base", timeout=60, metadata={"k y": "v&1"}, envs={"A": "1"}) as sandbox:
+        assert sandbox.is_running()
+        info = sandbox.get_info()
+        assert info.state == SandboxState.RUNNING and info.metadata == {"k y": "v&1"}
+        assert info.cpu_count >= 1 and info.memory_mb >= 512 and info.envd_version
+        left = info.end_at - datetime.now(timezone.utc)
+        assert timedelta(seconds=55) < left <= timedelta(seconds=61), left
+        sandbox.set_timeout(600)
+        assert sandbox.get_info().end_at - datetime.now(timezone.utc) > timedelta(seconds=590)
+        sandbox.set_timeout(30)
+        assert sandbox.get_info().end_at - datetime.now(timezone.utc) < timedelta(seconds=31)
+        # Connecting prolongs and never shortens.
+        end_at = sandbox.get_info().end_at
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=1)
+        assert again.get_info().end_at == end_at
+        assert again.commands.run("echo $A").stdout == "1\n"
+        assert sandbox.kill() is True
+        assert not sandbox.is_running()
+        assert Sandbox.kill(sandbox.sandbox_id) is False
+        with raises(NotFoundException):
+            Sandbox.connect(sandbox.sandbox_id)
+        with raises(NotFoundException):
+            sandbox.set_timeout(10)
+        with raises(TimeoutException):
+            sandbox.commands.run("true")
+
+
+def test_list_filters_and_pages():
+    mark = {"list": "sync"}
+    made = [Sandbox.create("base", timeout=60, metadata={**mark, "n": str(n)}) for n in range(3)]
+    try:
+        ids = [sandbox.sandbox_id for sandbox in made]
+        made[0].pause()
+
+        def found(limit=None, order=None, **query):
+            paginator = Sandbox.list(SandboxQuery(metadata=mark, **query), limit=limit, order=order)
+            pages = []
+            while paginator.has_next:
+                pages.append([info.sandbox_id for info in paginator.next_items()])
+            return pages
+
+        assert found() == [ids[::-1]]
+        assert found(limit=2) == [[ids[2], ids[1]], [ids[0]]]
+        assert found(limit=1, order="asc") == [[ids[0]], [ids[1]], [ids[2]]]
+        assert found(state=[SandboxState.PAUSED]) == [[ids[0]]]
+        assert found(state=[SandboxState.RUNNING]) == [[ids[2], ids[1]]]
+        one = Sandbox.list(SandboxQuery(metadata={**mark, "n": "1"})).next_items()
+        assert [info.sandbox_id for info in one] == [ids[1]]
+        assert Sandbox.list(SandboxQuery(metadata={"list": "nobody"})).next_items() == []
+    finally:
+        for sandbox in made:
+            sandbox.kill()
+
+
+def test_timeout_ends_it():
+    sandbox = Sandbox.create("base", timeout=1)
+    until("its end", lambda: not sandbox.is_running(), 10)
+    with raises(NotFoundException):
+        sandbox.get_info()
+
+
+def test_timeout_pauses_it():
+    sandbox = Sandbox.create("base", timeout=1, lifecycle={"on_timeout": "pause"})
+    try:
+        until("the pause", lambda: sandbox.get_info().state == SandboxState.PAUSED, 10)
+        assert not sandbox.is_running()
+        sandbox.connect(timeout=60)
+        assert sandbox.get_info().state == SandboxState.RUNNING
+    finally:
+        sandbox.kill()
+
+
+def test_pause_and_connect():
+    with Sandbox.create("base", timeout=120) as sandbox:
+        sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", background=True)
+        until("the counter", lambda: sandbox.files.exists("count"))
+        assert sandbox.pause() is True
+        assert sandbox.pause() is False
+        assert sandbox.get_info().state == SandboxState.PAUSED
+        same = Sandbox.connect(sandbox.sandbox_id, timeout=120)
+        before = int(same.files.read("count"))
+        until("counting on", lambda: int(same.files.read("count")) > before)
+
+
+def test_fork():
+    with Sandbox.create("base", timeout=120, metadata={"branch": "root"}) as sandbox:
+        sandbox.files.write("state", "shared")
+        forks = sandbox.fork(count=2)
+        try:
+            assert all(isinstance(fork, Sandbox) for fork in forks), forks
+            assert len({sandbox.sandbox_id, *(fork.sandbox_id for fork in forks)}) == 3
+            for at, fork in enumerate(forks):
+                assert fork.files.read("state") == "shared"
+                fork.files.write("state", f"own {at}")
+                assert fork.commands.run("hostname").stdout == fork.sandbox_id + "\n"
+                assert fork.get_info().metadata == {"branch": "root"}
+            assert [fork.files.read("state") for fork in forks] == ["own 0", "own 1"]
+            assert sandbox.files.read("state") == "shared"
+        finally:
+            for fork in forks:
+                fork.kill()
+
+
+def test_errors():
+    with raises(AuthenticationException):
+        Sandbox.create("base", api_key="wrong")
+    with raises(AuthenticationException):
+        Sandbox.list(api_key="e2b_" + "0" * 40).next_items()
+    with raises(SandboxException) as caught:
+        Sandbox.create("no-such-template")
+    assert "not found" in str(caught.error)
+    with raises(SandboxException) as caught:
+        Sandbox.create("base", timeout=10**7)
+    assert "Timeout cannot be greater than" in str(caught.error)
+    with raises(NotFoundException):
+        Sandbox.connect("inosuchsandbox000000")
+    assert Sandbox.kill("inosuchsandbox000000") is False
+
+
+main(globals())

@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import { cpSync, mkdtempSync, readlinkSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import { Sandbox } from "e2b";
+import { dataDir } from "../../scripts/setup/data-dir.ts";
+import { startServer } from "../../scripts/setup/server.ts";
+import { useServer } from "./sdk.ts";
+import { startTestServer, until } from "./server.ts";
+
+describe("an upgrade", { timeout: 180_000 }, () => {
+  it("replaces every process of ours, the keeper too, while sandboxes run on", async () => {
+    const server = await startTestServer();
+    const programs = mkdtempSync(join(tmpdir(), "aenv-programs-"));
+    try {
+      useServer(server);
+      const sandbox = await Sandbox.create("base", { timeoutMs: 120_000 });
+      const counter = await sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", {
+        background: true,
+        timeoutMs: 0,
+      });
+      await until("the counter", () => sandbox.files.exists("count"));
+      const before = ["keeper", "blobd", "aenvd", "edge"].map(server.pid);
+
+      cpSync(server.config.binDir, programs, { recursive: true });
+      const data = dataDir(server.dataDir);
+      const newer = { ...server.config, binDir: programs, commit: "newer" };
+      assert.equal(await startServer(data, newer), "replaced an older build");
+      assert.equal(await startServer(data, newer), "already running");
+      await until("the new pids", () =>
+        ["keeper", "blobd", "aenvd", "edge"].every((name, at) => server.pid(name) !== before[at]),
+      );
+      assert.equal(readlinkSync(`/proc/${server.pid("keeper")}/exe`), join(programs, "keeper"));
+
+      const version = (await (await fetch(`${server.url}/version`)).json()) as { commit: string };
+      assert.equal(version.commit, "newer");
+      const seen = Number(await sandbox.files.read("count"));
+      await until("counting on", async () => Number(await sandbox.files.read("count")) > seen);
+      assert.ok((await sandbox.commands.list()).some((one) => one.pid === counter.pid));
+      await sandbox.kill();
+    } finally {
+      await server.stop();
+      rmSync(programs, { recursive: true, force: true });
+    }
+  });
+});
