@@ -111,6 +111,10 @@ function egressRules(policy: NetworkPolicy): string[] {
   return policy.internet ? ["ip daddr @denied goto refuse", "goto leave"] : ["goto refuse"];
 }
 
+/** How long the host remembers an idle TCP flow of a sandbox: RFC 5382's least. The kernel's own five days would let the flows of
+ *  sandboxes that were killed pile up. */
+const IDLE_TCP_S = 7440;
+
 /** The server's table in the host's namespace. */
 export function hostRules(server: ServerNetwork): string {
   const fromSlots = `iifname "${server.prefix}h*"`;
@@ -122,10 +126,16 @@ export function hostRules(server: ServerNetwork): string {
     server.prefix,
     `${DENIED_SET}
   ${REFUSE_CHAIN}
+  ct timeout slot_tcp {
+    protocol tcp
+    l3proto ip
+    policy = { established: ${IDLE_TCP_S} }
+  }
   chain local {
     type filter hook prerouting priority mangle; policy accept;
     ${fromSlots} meta nfproto ipv6 drop
     ${fromSlots} ip saddr != ${server.block} drop
+    ${fromSlots} meta l4proto tcp ct timeout set "slot_tcp"
     ${fromSlots} fib daddr type != unicast ${unasked} goto refuse
   }
   chain to_host {

@@ -213,12 +213,27 @@ test("a sandbox speaks only with its own address", async () => {
   await slots.release(slot);
 });
 
+// Before the next ones, which leave the internet's side with closed connections on thousands of ports.
+test("an open connection of a sandbox that is gone is not remembered for days", async () => {
+  const slot = await slots.acquire(OPEN);
+  const stream = spawn("nsenter", [`--net=${slot.netnsPath}`, process.execPath, peerProgram, "talk", INTERNET, "80"]);
+  children.push(stream);
+  await once(stream.stdout, "data", { signal: AbortSignal.timeout(10_000) });
+  await slots.release(slot);
+  // Its line: protocol names and numbers, seconds left, state, addresses.
+  const line = readFileSync("/proc/net/nf_conntrack", "utf8")
+    .split("\n")
+    .find((text) => text.includes(`src=${slot.hostAddress} dst=${INTERNET}`) && text.includes("ESTABLISHED"));
+  const secondsLeft = Number(line?.split(/ +/)[4]);
+  assert.ok(secondsLeft > 7000 && secondsLeft <= 7440, line);
+});
+
 test("a sandbox that opens flows without end does not fill the host's table, nor cut off others or what it has open", async () => {
   const [greedy, other] = [await slots.acquire(OPEN), await slots.acquire(OPEN)];
   await serveIn(greedy.netnsPath, "greedy", SERVICE_PORT);
   const stream = spawn("nsenter", [`--net=${greedy.netnsPath}`, process.execPath, peerProgram, "talk", INTERNET, "80"]);
   children.push(stream);
-  await once(stream.stdout, "data");
+  await once(stream.stdout, "data", { signal: AbortSignal.timeout(10_000) });
   const from = flowsOnHost();
   await peer(greedy, "flood", INTERNET, 1, 20_000);
   assert.ok(flowsOnHost() - from < 10, "many packets are one flow");
