@@ -1,9 +1,9 @@
-import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
-import { closeSync, existsSync, openSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
+import { existsSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
+import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
 import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
 import { binDir, runscPath } from "./go.ts";
@@ -119,17 +119,9 @@ function inheritedEnv(): Record<string, string> {
   );
 }
 
-/** In a session of its own, without a pipe of ours: it outlives this script. */
+/** It outlives this script. A start that fails is said by waitForServer, with the log. */
 function startKeeper(data: DataDir, config: ServerConfig): void {
-  const log = openSync(data.logFile("keeper"), "a", 0o600);
-  try {
-    const argv = ["-config", data.keeperConfigFile];
-    const child = spawn(join(config.binDir, "keeper"), argv, { detached: true, cwd: "/", stdio: ["ignore", log, log] });
-    child.on("error", () => {}); // said by waitForServer, with the log
-    child.unref();
-  } finally {
-    closeSync(log);
-  }
+  startDetached([join(config.binDir, "keeper"), "-config", data.keeperConfigFile], data.logFile("keeper"));
 }
 
 /** The program a process runs; undefined when it has ended. */

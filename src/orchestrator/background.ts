@@ -9,7 +9,7 @@ export class Background {
     this.#logger = logger;
   }
 
-  /** The promise settles, and never rejects, when the work is over. */
+  /** Calls `work` before it returns. The promise settles, and never rejects, when the work is over. */
   run(what: string, work: () => Promise<void>): Promise<void> {
     const task = work().catch((error: unknown) => this.#logger.error(`${what} failed`, { error }));
     const tracked = task.finally(() => this.#tasks.delete(tracked));

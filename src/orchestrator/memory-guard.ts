@@ -1,6 +1,7 @@
 import { MIB } from "#domain";
 import type { MemoryReading } from "#driver";
 import type { Logger } from "#lib/log";
+import { Background } from "./background.ts";
 import type { Entries } from "./entries.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 
@@ -34,20 +35,21 @@ export class MemoryGuard {
   readonly #entries: Entries;
   readonly #logger: Logger;
   readonly #watched = new WeakMap<Incarnation, Watched>();
-  readonly #running = new Set<Promise<void>>();
+  readonly #running: Background;
   #timer: NodeJS.Timeout;
   #closed = false;
 
   constructor({ entries, logger }: { readonly entries: Entries; readonly logger: Logger }) {
     this.#entries = entries;
     this.#logger = logger;
+    this.#running = new Background(logger);
     this.#timer = setTimeout(() => this.#round(), ROUND_MAX_MS);
   }
 
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
-    await Promise.all(this.#running);
+    await this.#running.close();
   }
 
   #round(): void {
@@ -98,12 +100,12 @@ export class MemoryGuard {
   }
 
   #do(entry: Entry, work: () => Promise<void>): void {
-    const task = work().catch((error: unknown) => {
-      // An agent of an older build does not know the question, one of a sandbox that ends does not answer it.
-      this.#logger.warn("a sandbox's agent could not be told about memory", { sandboxId: entry.id, error });
-    });
-    const tracked = task.finally(() => this.#running.delete(tracked));
-    this.#running.add(tracked);
+    void this.#running.run(`telling ${entry.id} about memory`, () =>
+      work().catch((error: unknown) => {
+        // An agent of an older build does not know the question, one of a sandbox that ends does not answer it.
+        this.#logger.warn("a sandbox's agent could not be told about memory", { sandboxId: entry.id, error });
+      }),
+    );
   }
 }
 

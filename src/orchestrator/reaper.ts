@@ -1,4 +1,5 @@
 import type { Logger } from "#lib/log";
+import { Background } from "./background.ts";
 import type { Entries } from "./entries.ts";
 import type { Entry } from "./entry.ts";
 
@@ -12,16 +13,17 @@ const RETRY_AFTER_MS = 5_000;
 export class Reaper {
   readonly #deps: ReaperDeps;
   readonly #timer: NodeJS.Timeout;
-  readonly #running = new Set<Promise<void>>();
+  readonly #running: Background;
 
   constructor(deps: ReaperDeps) {
     this.#deps = deps;
+    this.#running = new Background(deps.logger);
     this.#timer = setInterval(() => this.#check(), CHECK_EVERY_MS);
   }
 
   async close(): Promise<void> {
     clearInterval(this.#timer);
-    await Promise.all(this.#running);
+    await this.#running.close();
   }
 
   #check(): void {
@@ -30,12 +32,13 @@ export class Reaper {
       // A doomed one that nobody is ending is one whose end failed.
       const isDue = entry.doomed ? entry.ending === undefined : isOver(entry, nowMs);
       if (!isDue || entry.operation !== undefined || entry.retryExpiryAtMs > nowMs) continue;
-      const ended = this.#deps.expire(entry).catch((error: unknown) => {
-        entry.retryExpiryAtMs = Date.now() + RETRY_AFTER_MS;
-        this.#deps.logger.error("a sandbox could not be ended at its timeout", { sandboxId: entry.id, error });
-      });
-      const tracked = ended.finally(() => this.#running.delete(tracked));
-      this.#running.add(tracked);
+      // Begun in this very turn, in which it was found due.
+      void this.#running.run(`ending ${entry.id} at its timeout`, () =>
+        this.#deps.expire(entry).catch((error: unknown) => {
+          entry.retryExpiryAtMs = Date.now() + RETRY_AFTER_MS;
+          this.#deps.logger.error("a sandbox could not be ended at its timeout", { sandboxId: entry.id, error });
+        }),
+      );
     }
   }
 }
