@@ -1,8 +1,8 @@
 import { Agent } from "node:http";
 import { create } from "@bufbuild/protobuf";
-import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
+import { type Client, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
-import { AenvError, type ErrorKind, type Image, type ImageConfig, type ImageSource, type PullProgress } from "#domain";
+import { AenvError, type Image, type ImageConfig, type ImageSource, type PullProgress } from "#domain";
 import {
   Blobd,
   ImageConfigSchema,
@@ -10,22 +10,10 @@ import {
   type PullResponse,
   type Image as WireImage,
 } from "#gen/aenv/blobd/v1/blobd_pb.js";
-import type { Store } from "./store.ts";
-
-const KINDS: Partial<Record<Code, ErrorKind>> = {
-  [Code.InvalidArgument]: "invalid",
-  [Code.FailedPrecondition]: "conflict",
-  [Code.NotFound]: "not-found",
-  [Code.Unauthenticated]: "forbidden",
-  [Code.PermissionDenied]: "forbidden",
-  [Code.ResourceExhausted]: "exhausted",
-  [Code.Unavailable]: "unavailable",
-  [Code.Aborted]: "unavailable",
-  [Code.DeadlineExceeded]: "deadline",
-};
-
-/** How long a call waits for a blobd that is being restarted. */
-const RESTART_GRACE_MS = 10_000;
+import type { DiskFiles } from "#lib/disk-files";
+import { call } from "./call.ts";
+import { diskFiles } from "./disk-files.ts";
+import type { MountedImage, Store } from "./store.ts";
 
 /** The store behind the blobd that listens on this unix socket. */
 export function connectStore(socketPath: string): Store {
@@ -39,12 +27,14 @@ export function connectStore(socketPath: string): Store {
 }
 
 class BlobdStore implements Store {
+  readonly files: DiskFiles;
   readonly #client: Client<typeof Blobd>;
   readonly #agent: Agent;
 
   constructor(client: Client<typeof Blobd>, agent: Agent) {
     this.#client = client;
     this.#agent = agent;
+    this.files = diskFiles(client);
   }
 
   async pull(
@@ -76,8 +66,9 @@ class BlobdStore implements Store {
     return call(() => lastImage(this.#client.import({ path, format, config: wire, leaseId }), () => {}));
   }
 
-  async mount(digest: string, leaseId: string): Promise<string> {
-    return (await call(() => this.#client.mount({ digest, leaseId }))).path;
+  async mount(digest: string, leaseId: string): Promise<MountedImage> {
+    const { path, imagePath } = await call(() => this.#client.mount({ digest, leaseId }));
+    return { dir: path, file: imagePath };
   }
 
   async release(leaseId: string): Promise<void> {
@@ -99,32 +90,6 @@ class BlobdStore implements Store {
   close(): void {
     this.#agent.destroy();
   }
-}
-
-/** Every call of blobd may be repeated, so a blobd that is being restarted is waited for. */
-async function call<T>(work: () => Promise<T>): Promise<T> {
-  const giveUpAtMs = performance.now() + RESTART_GRACE_MS;
-  for (let delayMs = 20; ; delayMs = Math.min(delayMs * 2, 500)) {
-    try {
-      return await work();
-    } catch (error) {
-      if (!isConnectionLoss(error) || performance.now() > giveUpAtMs) throw translate(error);
-    }
-    await new Promise((resolve) => setTimeout(resolve, delayMs));
-  }
-}
-
-const LOST = new Set(["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "UND_ERR_SOCKET"]);
-
-function isConnectionLoss(error: unknown): boolean {
-  const connect = ConnectError.from(error);
-  const cause = connect.cause;
-  return cause instanceof Error && "code" in cause && typeof cause.code === "string" && LOST.has(cause.code);
-}
-
-function translate(error: unknown): AenvError {
-  const connect = ConnectError.from(error);
-  return new AenvError(KINDS[connect.code] ?? "internal", connect.rawMessage, { cause: error });
 }
 
 async function lastImage(

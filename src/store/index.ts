@@ -1,2 +1,2 @@
 export { connectStore } from "./client.ts";
-export type { Store } from "./store.ts";
+export type { MountedImage, Store } from "./store.ts";

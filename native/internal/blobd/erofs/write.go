@@ -7,6 +7,8 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+
+	"aenv/native/internal/blobd/sparse"
 )
 
 const (
@@ -16,13 +18,10 @@ const (
 	formatExtendedPlain = 1
 )
 
-// Room is asked before bytes are written whether the disk may take them; its error ends the writing.
-type Room func(bytes int64) error
-
 // roomyWriter asks before each write.
 type roomyWriter struct {
 	out  io.Writer
-	room Room
+	room sparse.Room
 }
 
 func (w roomyWriter) Write(p []byte) (int, error) {
@@ -37,7 +36,7 @@ func (w roomyWriter) Write(p []byte) (int, error) {
 // and one spool. room may be nil.
 //
 // Preconditions: names, attributes and data positions are valid; spools hold each file at a multiple of 4096.
-func Write(ctx context.Context, out *os.File, root *Inode, spools []*os.File, id [16]byte, room Room) (sizeBytes int64, err error) {
+func Write(ctx context.Context, out *os.File, root *Inode, spools []*os.File, id [16]byte, room sparse.Room) (sizeBytes int64, err error) {
 	if room == nil {
 		room = func(int64) error { return nil }
 	}
@@ -195,7 +194,7 @@ func (w *metaWriter) dir(list []dirent) {
 }
 
 // copyData copies the files, which are in spool order, as long runs.
-func copyData(ctx context.Context, room Room, out *os.File, files []*Inode, spools []*os.File) error {
+func copyData(ctx context.Context, room sparse.Room, out *os.File, files []*Inode, spools []*os.File) error {
 	for len(files) > 0 {
 		first := files[0]
 		from, to := first.Offset, int64(first.block)*blockBytes
@@ -208,7 +207,8 @@ func copyData(ctx context.Context, room Room, out *os.File, files []*Inode, spoo
 			length += alignUp(n.SizeBytes, blockBytes)
 			count++
 		}
-		if err := copyRange(ctx, room, out, to, spools[first.Spool], from, length); err != nil {
+		// The image is fresh: where a spool has holes, it keeps them.
+		if _, err := sparse.CopyData(ctx, room, out, to, spools[first.Spool], from, length); err != nil {
 			return err
 		}
 		files = files[count:]

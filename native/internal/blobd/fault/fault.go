@@ -19,6 +19,8 @@ const (
 	Invalid
 	// NotFound: the named thing does not exist.
 	NotFound
+	// Conflict: what is there is in the way of the request.
+	Conflict
 	// Unauthenticated: credentials are missing or wrong.
 	Unauthenticated
 	// Denied: the credentials are good, but not for this.

@@ -171,6 +171,10 @@ func (m *Merged) Write(ctx context.Context, path, digest string, progress *Progr
 	if err != nil {
 		return 0, err
 	}
+	// Never to be written again, and for everybody who is shown it.
+	if err := out.Chmod(0o444); err != nil {
+		return 0, err
+	}
 	if err := out.Sync(); err != nil {
 		return 0, err
 	}

@@ -14,7 +14,8 @@ type Collected struct {
 	Bytes   uint64
 }
 
-// Collect deletes the images that nobody leases, mounts or is about to lease. bytes are what their files take on disk.
+// Collect deletes the images that nobody leases, mounts or is about to lease. Bytes are what becomes free on disk: a file that
+// has a hard link elsewhere stays there.
 func (s *Store) Collect(dryRun bool) (Collected, error) {
 	condemned, collected, err := s.condemn(dryRun)
 	for _, dir := range condemned {

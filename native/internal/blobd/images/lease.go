@@ -146,33 +146,49 @@ func (s *Store) leased(digest string) bool {
 	return false
 }
 
-// Mount leases the image and gives the directory it is shown at. Repeatable; all leases share one mount.
-func (s *Store) Mount(id, digest string) (path string, err error) {
+// Mounted is an image in both its forms: the directory it is shown at, and its EROFS file.
+type Mounted struct{ Dir, File string }
+
+// Mount leases the image and shows it at a directory. Repeatable; all leases share one mount. The file can be read by
+// everybody who is given a hard link to it.
+func (s *Store) Mount(id, digest string) (Mounted, error) {
 	if err := CheckLeaseID(id); err != nil {
-		return "", err
+		return Mounted{}, err
 	}
 	hex, err := hexOf(digest)
 	if err != nil {
-		return "", err
+		return Mounted{}, err
 	}
+	mounted := Mounted{Dir: filepath.Join(s.root, "mnt", hex), File: filepath.Join(s.root, "images", hex, erofsFile)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.lease(id, digest); err != nil {
-		return "", err
+		return Mounted{}, err
 	}
-	path = filepath.Join(s.root, "mnt", hex)
+	if err := openToAll(mounted.File); err != nil {
+		return Mounted{}, err
+	}
 	// Looking costs nothing, and a mount that somebody else took down must not be handed out as an empty directory.
-	if s.mounts[digest] && mount.Is(path) {
-		return path, nil
+	if s.mounts[digest] && mount.Is(mounted.Dir) {
+		return mounted, nil
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
-		return "", err
+	if err := os.MkdirAll(mounted.Dir, 0o755); err != nil {
+		return Mounted{}, err
 	}
-	if err := mount.Attach(filepath.Join(s.root, "images", hex, erofsFile), path); err != nil {
-		return "", err
+	if err := mount.Attach(mounted.File, mounted.Dir); err != nil {
+		return Mounted{}, err
 	}
 	s.mounts[digest] = true
-	return path, nil
+	return mounted, nil
+}
+
+// openToAll gives an image's file its mode, which those that earlier versions stored have not.
+func openToAll(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() == imageMode {
+		return err
+	}
+	return os.Chmod(path, imageMode)
 }
 
 // unmountUnleased takes down every mount without a lease. One that is in use stays, and is tried again next time.

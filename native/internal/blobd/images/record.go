@@ -3,6 +3,7 @@ package images
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,6 +21,9 @@ const (
 	recordFile = "image.json"
 	erofsFile  = "image.erofs"
 )
+
+// imageMode: an image never changes, and machines read it under users of their own; its folders are for root alone.
+const imageMode fs.FileMode = 0o444
 
 // Record describes a stored image; it lies beside the EROFS file as image.json.
 type Record struct {
@@ -68,10 +72,10 @@ func readRecord(dir string) (Record, error) {
 	return record, nil
 }
 
-// diskBytes is the room a file takes, holes not counted; 0 when it cannot be told.
+// diskBytes is the room that goes with a file, holes not counted: 0 when it has another name, or when it cannot be told.
 func diskBytes(path string) uint64 {
 	var stat unix.Stat_t
-	if err := unix.Stat(path, &stat); err != nil {
+	if err := unix.Stat(path, &stat); err != nil || stat.Nlink > 1 {
 		return 0
 	}
 	return uint64(stat.Blocks) * 512

@@ -194,14 +194,14 @@ func TestOneMountServesAllLeases(t *testing.T) {
 
 func mountAs(t *testing.T, store *Store, id, digest string) string {
 	t.Helper()
-	path, err := store.Mount(id, digest)
+	mounted, err := store.Mount(id, digest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(path, "name-"+digest[len(digest)-1:])); err != nil {
+	if _, err := os.Stat(filepath.Join(mounted.Dir, "name-"+digest[len(digest)-1:])); err != nil {
 		t.Fatal(err)
 	}
-	return path
+	return mounted.Dir
 }
 
 func release(t *testing.T, store *Store, id string) {

@@ -110,13 +110,13 @@ func (s *Service) ListImages(context.Context, *connect.Request[blobdv1.ListImage
 	return connect.NewResponse(response), nil
 }
 
-// Mount shows an image as a directory.
+// Mount shows an image as a directory, and tells its file.
 func (s *Service) Mount(_ context.Context, request *connect.Request[blobdv1.MountRequest]) (*connect.Response[blobdv1.MountResponse], error) {
-	path, err := s.store.Mount(request.Msg.LeaseId, request.Msg.Digest)
+	mounted, err := s.store.Mount(request.Msg.LeaseId, request.Msg.Digest)
 	if err != nil {
 		return nil, s.fail("mount", err)
 	}
-	return connect.NewResponse(&blobdv1.MountResponse{Path: path}), nil
+	return connect.NewResponse(&blobdv1.MountResponse{Path: mounted.Dir, ImagePath: mounted.File}), nil
 }
 
 // Lease holds an image.

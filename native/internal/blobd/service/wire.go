@@ -13,6 +13,7 @@ var codes = map[fault.Kind]connect.Code{
 	fault.Internal:        connect.CodeInternal,
 	fault.Invalid:         connect.CodeInvalidArgument,
 	fault.NotFound:        connect.CodeNotFound,
+	fault.Conflict:        connect.CodeFailedPrecondition,
 	fault.Unauthenticated: connect.CodeUnauthenticated,
 	fault.Denied:          connect.CodePermissionDenied,
 	fault.Unavailable:     connect.CodeUnavailable,

@@ -800,8 +800,11 @@ func (x *MountRequest) GetLeaseId() string {
 }
 
 type MountResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// The flat EROFS file that is shown there; mode 0444. A hard link to it is a way to show it to a process that may not
+	// enter its folder, and keeps the bytes when the image is collected. Owner and mode are the image's: leave them.
+	ImagePath     string `protobuf:"bytes,2,opt,name=image_path,json=imagePath,proto3" json:"image_path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -839,6 +842,13 @@ func (*MountResponse) Descriptor() ([]byte, []int) {
 func (x *MountResponse) GetPath() string {
 	if x != nil {
 		return x.Path
+	}
+	return ""
+}
+
+func (x *MountResponse) GetImagePath() string {
+	if x != nil {
+		return x.ImagePath
 	}
 	return ""
 }
@@ -1275,6 +1285,413 @@ func (x *CollectResponse) GetBytes() uint64 {
 	return 0
 }
 
+type CopyFileRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyFileRequest) Reset() {
+	*x = CopyFileRequest{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyFileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyFileRequest) ProtoMessage() {}
+
+func (x *CopyFileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyFileRequest.ProtoReflect.Descriptor instead.
+func (*CopyFileRequest) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CopyFileRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *CopyFileRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+type CopyFileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The two files share their blocks; nothing was copied.
+	Shared bool `protobuf:"varint,1,opt,name=shared,proto3" json:"shared,omitempty"`
+	// Data that was copied, without holes.
+	CopiedBytes   uint64 `protobuf:"varint,2,opt,name=copied_bytes,json=copiedBytes,proto3" json:"copied_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyFileResponse) Reset() {
+	*x = CopyFileResponse{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyFileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyFileResponse) ProtoMessage() {}
+
+func (x *CopyFileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyFileResponse.ProtoReflect.Descriptor instead.
+func (*CopyFileResponse) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CopyFileResponse) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *CopyFileResponse) GetCopiedBytes() uint64 {
+	if x != nil {
+		return x.CopiedBytes
+	}
+	return 0
+}
+
+type ApplyLayersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Layers        []string               `protobuf:"bytes,1,rep,name=layers,proto3" json:"layers,omitempty"`
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyLayersRequest) Reset() {
+	*x = ApplyLayersRequest{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyLayersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyLayersRequest) ProtoMessage() {}
+
+func (x *ApplyLayersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyLayersRequest.ProtoReflect.Descriptor instead.
+func (*ApplyLayersRequest) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ApplyLayersRequest) GetLayers() []string {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
+func (x *ApplyLayersRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+type ApplyLayersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Data of all layers, without holes.
+	Bytes         uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApplyLayersResponse) Reset() {
+	*x = ApplyLayersResponse{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApplyLayersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApplyLayersResponse) ProtoMessage() {}
+
+func (x *ApplyLayersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApplyLayersResponse.ProtoReflect.Descriptor instead.
+func (*ApplyLayersResponse) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ApplyLayersResponse) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type DataRangesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataRangesRequest) Reset() {
+	*x = DataRangesRequest{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataRangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataRangesRequest) ProtoMessage() {}
+
+func (x *DataRangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataRangesRequest.ProtoReflect.Descriptor instead.
+func (*DataRangesRequest) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DataRangesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+type DataRangesResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SizeBytes uint64                 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// For each range its offset and its length, 8 bytes each, little-endian: a list of messages would hold up its reader.
+	// In order, with a hole between any two. At most 1048576: beyond that, neighbours become one, smallest holes first, and
+	// `coalesced` is set.
+	Ranges []byte `protobuf:"bytes,2,opt,name=ranges,proto3" json:"ranges,omitempty"`
+	// Some ranges hold holes.
+	Coalesced     bool `protobuf:"varint,3,opt,name=coalesced,proto3" json:"coalesced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DataRangesResponse) Reset() {
+	*x = DataRangesResponse{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DataRangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DataRangesResponse) ProtoMessage() {}
+
+func (x *DataRangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DataRangesResponse.ProtoReflect.Descriptor instead.
+func (*DataRangesResponse) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *DataRangesResponse) GetSizeBytes() uint64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *DataRangesResponse) GetRanges() []byte {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *DataRangesResponse) GetCoalesced() bool {
+	if x != nil {
+		return x.Coalesced
+	}
+	return false
+}
+
+type PackDirectoryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Dir           string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackDirectoryRequest) Reset() {
+	*x = PackDirectoryRequest{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackDirectoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackDirectoryRequest) ProtoMessage() {}
+
+func (x *PackDirectoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackDirectoryRequest.ProtoReflect.Descriptor instead.
+func (*PackDirectoryRequest) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PackDirectoryRequest) GetDir() string {
+	if x != nil {
+		return x.Dir
+	}
+	return ""
+}
+
+func (x *PackDirectoryRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+type PackDirectoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SizeBytes     uint64                 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackDirectoryResponse) Reset() {
+	*x = PackDirectoryResponse{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackDirectoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackDirectoryResponse) ProtoMessage() {}
+
+func (x *PackDirectoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackDirectoryResponse.ProtoReflect.Descriptor instead.
+func (*PackDirectoryResponse) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PackDirectoryResponse) GetSizeBytes() uint64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
 var File_aenv_blobd_v1_blobd_proto protoreflect.FileDescriptor
 
 const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
@@ -1339,9 +1756,11 @@ const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
 	"\x06images\x18\x01 \x03(\v2\x14.aenv.blobd.v1.ImageR\x06images\"A\n" +
 	"\fMountRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
-	"\blease_id\x18\x02 \x01(\tR\aleaseId\"#\n" +
+	"\blease_id\x18\x02 \x01(\tR\aleaseId\"B\n" +
 	"\rMountResponse\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"A\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1d\n" +
+	"\n" +
+	"image_path\x18\x02 \x01(\tR\timagePath\"A\n" +
 	"\fLeaseRequest\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x19\n" +
 	"\blease_id\x18\x02 \x01(\tR\aleaseId\"\x0f\n" +
@@ -1360,7 +1779,31 @@ const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
 	"\adry_run\x18\x01 \x01(\bR\x06dryRun\"A\n" +
 	"\x0fCollectResponse\x12\x18\n" +
 	"\adigests\x18\x01 \x03(\tR\adigests\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes2\xe1\x05\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"A\n" +
+	"\x0fCopyFileRequest\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\"M\n" +
+	"\x10CopyFileResponse\x12\x16\n" +
+	"\x06shared\x18\x01 \x01(\bR\x06shared\x12!\n" +
+	"\fcopied_bytes\x18\x02 \x01(\x04R\vcopiedBytes\"D\n" +
+	"\x12ApplyLayersRequest\x12\x16\n" +
+	"\x06layers\x18\x01 \x03(\tR\x06layers\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\"+\n" +
+	"\x13ApplyLayersResponse\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"'\n" +
+	"\x11DataRangesRequest\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\"i\n" +
+	"\x12DataRangesResponse\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12\x16\n" +
+	"\x06ranges\x18\x02 \x01(\fR\x06ranges\x12\x1c\n" +
+	"\tcoalesced\x18\x03 \x01(\bR\tcoalesced\"@\n" +
+	"\x14PackDirectoryRequest\x12\x10\n" +
+	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\"6\n" +
+	"\x15PackDirectoryResponse\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes2\xb3\b\n" +
 	"\x05Blobd\x12A\n" +
 	"\x04Pull\x12\x1a.aenv.blobd.v1.PullRequest\x1a\x1b.aenv.blobd.v1.PullResponse0\x01\x12E\n" +
 	"\x06Import\x12\x1c.aenv.blobd.v1.ImportRequest\x1a\x1b.aenv.blobd.v1.PullResponse0\x01\x12K\n" +
@@ -1373,7 +1816,12 @@ const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
 	"\n" +
 	"ListLeases\x12 .aenv.blobd.v1.ListLeasesRequest\x1a!.aenv.blobd.v1.ListLeasesResponse\x12?\n" +
 	"\x04Sync\x12\x1a.aenv.blobd.v1.SyncRequest\x1a\x1b.aenv.blobd.v1.SyncResponse\x12H\n" +
-	"\aCollect\x12\x1d.aenv.blobd.v1.CollectRequest\x1a\x1e.aenv.blobd.v1.CollectResponseB\x9c\x01\n" +
+	"\aCollect\x12\x1d.aenv.blobd.v1.CollectRequest\x1a\x1e.aenv.blobd.v1.CollectResponse\x12K\n" +
+	"\bCopyFile\x12\x1e.aenv.blobd.v1.CopyFileRequest\x1a\x1f.aenv.blobd.v1.CopyFileResponse\x12T\n" +
+	"\vApplyLayers\x12!.aenv.blobd.v1.ApplyLayersRequest\x1a\".aenv.blobd.v1.ApplyLayersResponse\x12Q\n" +
+	"\n" +
+	"DataRanges\x12 .aenv.blobd.v1.DataRangesRequest\x1a!.aenv.blobd.v1.DataRangesResponse\x12Z\n" +
+	"\rPackDirectory\x12#.aenv.blobd.v1.PackDirectoryRequest\x1a$.aenv.blobd.v1.PackDirectoryResponseB\x9c\x01\n" +
 	"\x11com.aenv.blobd.v1B\n" +
 	"BlobdProtoP\x01Z%aenv/native/gen/aenv/blobd/v1;blobdv1\xa2\x02\x03ABX\xaa\x02\rAenv.Blobd.V1\xca\x02\rAenv\\Blobd\\V1\xe2\x02\x19Aenv\\Blobd\\V1\\GPBMetadata\xea\x02\x0fAenv::Blobd::V1b\x06proto3"
 
@@ -1390,32 +1838,40 @@ func file_aenv_blobd_v1_blobd_proto_rawDescGZIP() []byte {
 }
 
 var file_aenv_blobd_v1_blobd_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_aenv_blobd_v1_blobd_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_aenv_blobd_v1_blobd_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_aenv_blobd_v1_blobd_proto_goTypes = []any{
-	(ImportRequest_Format)(0),  // 0: aenv.blobd.v1.ImportRequest.Format
-	(*Credentials)(nil),        // 1: aenv.blobd.v1.Credentials
-	(*PullRequest)(nil),        // 2: aenv.blobd.v1.PullRequest
-	(*ImportRequest)(nil),      // 3: aenv.blobd.v1.ImportRequest
-	(*PullResponse)(nil),       // 4: aenv.blobd.v1.PullResponse
-	(*Progress)(nil),           // 5: aenv.blobd.v1.Progress
-	(*Image)(nil),              // 6: aenv.blobd.v1.Image
-	(*ImageConfig)(nil),        // 7: aenv.blobd.v1.ImageConfig
-	(*GetImageRequest)(nil),    // 8: aenv.blobd.v1.GetImageRequest
-	(*GetImageResponse)(nil),   // 9: aenv.blobd.v1.GetImageResponse
-	(*ListImagesRequest)(nil),  // 10: aenv.blobd.v1.ListImagesRequest
-	(*ListImagesResponse)(nil), // 11: aenv.blobd.v1.ListImagesResponse
-	(*MountRequest)(nil),       // 12: aenv.blobd.v1.MountRequest
-	(*MountResponse)(nil),      // 13: aenv.blobd.v1.MountResponse
-	(*LeaseRequest)(nil),       // 14: aenv.blobd.v1.LeaseRequest
-	(*LeaseResponse)(nil),      // 15: aenv.blobd.v1.LeaseResponse
-	(*ReleaseRequest)(nil),     // 16: aenv.blobd.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),    // 17: aenv.blobd.v1.ReleaseResponse
-	(*ListLeasesRequest)(nil),  // 18: aenv.blobd.v1.ListLeasesRequest
-	(*ListLeasesResponse)(nil), // 19: aenv.blobd.v1.ListLeasesResponse
-	(*SyncRequest)(nil),        // 20: aenv.blobd.v1.SyncRequest
-	(*SyncResponse)(nil),       // 21: aenv.blobd.v1.SyncResponse
-	(*CollectRequest)(nil),     // 22: aenv.blobd.v1.CollectRequest
-	(*CollectResponse)(nil),    // 23: aenv.blobd.v1.CollectResponse
+	(ImportRequest_Format)(0),     // 0: aenv.blobd.v1.ImportRequest.Format
+	(*Credentials)(nil),           // 1: aenv.blobd.v1.Credentials
+	(*PullRequest)(nil),           // 2: aenv.blobd.v1.PullRequest
+	(*ImportRequest)(nil),         // 3: aenv.blobd.v1.ImportRequest
+	(*PullResponse)(nil),          // 4: aenv.blobd.v1.PullResponse
+	(*Progress)(nil),              // 5: aenv.blobd.v1.Progress
+	(*Image)(nil),                 // 6: aenv.blobd.v1.Image
+	(*ImageConfig)(nil),           // 7: aenv.blobd.v1.ImageConfig
+	(*GetImageRequest)(nil),       // 8: aenv.blobd.v1.GetImageRequest
+	(*GetImageResponse)(nil),      // 9: aenv.blobd.v1.GetImageResponse
+	(*ListImagesRequest)(nil),     // 10: aenv.blobd.v1.ListImagesRequest
+	(*ListImagesResponse)(nil),    // 11: aenv.blobd.v1.ListImagesResponse
+	(*MountRequest)(nil),          // 12: aenv.blobd.v1.MountRequest
+	(*MountResponse)(nil),         // 13: aenv.blobd.v1.MountResponse
+	(*LeaseRequest)(nil),          // 14: aenv.blobd.v1.LeaseRequest
+	(*LeaseResponse)(nil),         // 15: aenv.blobd.v1.LeaseResponse
+	(*ReleaseRequest)(nil),        // 16: aenv.blobd.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),       // 17: aenv.blobd.v1.ReleaseResponse
+	(*ListLeasesRequest)(nil),     // 18: aenv.blobd.v1.ListLeasesRequest
+	(*ListLeasesResponse)(nil),    // 19: aenv.blobd.v1.ListLeasesResponse
+	(*SyncRequest)(nil),           // 20: aenv.blobd.v1.SyncRequest
+	(*SyncResponse)(nil),          // 21: aenv.blobd.v1.SyncResponse
+	(*CollectRequest)(nil),        // 22: aenv.blobd.v1.CollectRequest
+	(*CollectResponse)(nil),       // 23: aenv.blobd.v1.CollectResponse
+	(*CopyFileRequest)(nil),       // 24: aenv.blobd.v1.CopyFileRequest
+	(*CopyFileResponse)(nil),      // 25: aenv.blobd.v1.CopyFileResponse
+	(*ApplyLayersRequest)(nil),    // 26: aenv.blobd.v1.ApplyLayersRequest
+	(*ApplyLayersResponse)(nil),   // 27: aenv.blobd.v1.ApplyLayersResponse
+	(*DataRangesRequest)(nil),     // 28: aenv.blobd.v1.DataRangesRequest
+	(*DataRangesResponse)(nil),    // 29: aenv.blobd.v1.DataRangesResponse
+	(*PackDirectoryRequest)(nil),  // 30: aenv.blobd.v1.PackDirectoryRequest
+	(*PackDirectoryResponse)(nil), // 31: aenv.blobd.v1.PackDirectoryResponse
 }
 var file_aenv_blobd_v1_blobd_proto_depIdxs = []int32{
 	1,  // 0: aenv.blobd.v1.PullRequest.credentials:type_name -> aenv.blobd.v1.Credentials
@@ -1436,18 +1892,26 @@ var file_aenv_blobd_v1_blobd_proto_depIdxs = []int32{
 	18, // 15: aenv.blobd.v1.Blobd.ListLeases:input_type -> aenv.blobd.v1.ListLeasesRequest
 	20, // 16: aenv.blobd.v1.Blobd.Sync:input_type -> aenv.blobd.v1.SyncRequest
 	22, // 17: aenv.blobd.v1.Blobd.Collect:input_type -> aenv.blobd.v1.CollectRequest
-	4,  // 18: aenv.blobd.v1.Blobd.Pull:output_type -> aenv.blobd.v1.PullResponse
-	4,  // 19: aenv.blobd.v1.Blobd.Import:output_type -> aenv.blobd.v1.PullResponse
-	9,  // 20: aenv.blobd.v1.Blobd.GetImage:output_type -> aenv.blobd.v1.GetImageResponse
-	11, // 21: aenv.blobd.v1.Blobd.ListImages:output_type -> aenv.blobd.v1.ListImagesResponse
-	13, // 22: aenv.blobd.v1.Blobd.Mount:output_type -> aenv.blobd.v1.MountResponse
-	15, // 23: aenv.blobd.v1.Blobd.Lease:output_type -> aenv.blobd.v1.LeaseResponse
-	17, // 24: aenv.blobd.v1.Blobd.Release:output_type -> aenv.blobd.v1.ReleaseResponse
-	19, // 25: aenv.blobd.v1.Blobd.ListLeases:output_type -> aenv.blobd.v1.ListLeasesResponse
-	21, // 26: aenv.blobd.v1.Blobd.Sync:output_type -> aenv.blobd.v1.SyncResponse
-	23, // 27: aenv.blobd.v1.Blobd.Collect:output_type -> aenv.blobd.v1.CollectResponse
-	18, // [18:28] is the sub-list for method output_type
-	8,  // [8:18] is the sub-list for method input_type
+	24, // 18: aenv.blobd.v1.Blobd.CopyFile:input_type -> aenv.blobd.v1.CopyFileRequest
+	26, // 19: aenv.blobd.v1.Blobd.ApplyLayers:input_type -> aenv.blobd.v1.ApplyLayersRequest
+	28, // 20: aenv.blobd.v1.Blobd.DataRanges:input_type -> aenv.blobd.v1.DataRangesRequest
+	30, // 21: aenv.blobd.v1.Blobd.PackDirectory:input_type -> aenv.blobd.v1.PackDirectoryRequest
+	4,  // 22: aenv.blobd.v1.Blobd.Pull:output_type -> aenv.blobd.v1.PullResponse
+	4,  // 23: aenv.blobd.v1.Blobd.Import:output_type -> aenv.blobd.v1.PullResponse
+	9,  // 24: aenv.blobd.v1.Blobd.GetImage:output_type -> aenv.blobd.v1.GetImageResponse
+	11, // 25: aenv.blobd.v1.Blobd.ListImages:output_type -> aenv.blobd.v1.ListImagesResponse
+	13, // 26: aenv.blobd.v1.Blobd.Mount:output_type -> aenv.blobd.v1.MountResponse
+	15, // 27: aenv.blobd.v1.Blobd.Lease:output_type -> aenv.blobd.v1.LeaseResponse
+	17, // 28: aenv.blobd.v1.Blobd.Release:output_type -> aenv.blobd.v1.ReleaseResponse
+	19, // 29: aenv.blobd.v1.Blobd.ListLeases:output_type -> aenv.blobd.v1.ListLeasesResponse
+	21, // 30: aenv.blobd.v1.Blobd.Sync:output_type -> aenv.blobd.v1.SyncResponse
+	23, // 31: aenv.blobd.v1.Blobd.Collect:output_type -> aenv.blobd.v1.CollectResponse
+	25, // 32: aenv.blobd.v1.Blobd.CopyFile:output_type -> aenv.blobd.v1.CopyFileResponse
+	27, // 33: aenv.blobd.v1.Blobd.ApplyLayers:output_type -> aenv.blobd.v1.ApplyLayersResponse
+	29, // 34: aenv.blobd.v1.Blobd.DataRanges:output_type -> aenv.blobd.v1.DataRangesResponse
+	31, // 35: aenv.blobd.v1.Blobd.PackDirectory:output_type -> aenv.blobd.v1.PackDirectoryResponse
+	22, // [22:36] is the sub-list for method output_type
+	8,  // [8:22] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -1464,7 +1928,7 @@ func file_aenv_blobd_v1_blobd_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_aenv_blobd_v1_blobd_proto_rawDesc), len(file_aenv_blobd_v1_blobd_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   23,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

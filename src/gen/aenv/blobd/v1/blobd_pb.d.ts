@@ -388,6 +388,14 @@ export declare type MountResponse = Message<"aenv.blobd.v1.MountResponse"> & {
    * @generated from field: string path = 1;
    */
   path: string;
+
+  /**
+   * The flat EROFS file that is shown there; mode 0444. A hard link to it is a way to show it to a process that may not
+   * enter its folder, and keeps the bytes when the image is collected. Owner and mode are the image's: leave them.
+   *
+   * @generated from field: string image_path = 2;
+   */
+  imagePath: string;
 };
 
 /**
@@ -555,6 +563,176 @@ export declare type CollectResponse = Message<"aenv.blobd.v1.CollectResponse"> &
 export declare const CollectResponseSchema: GenMessage<CollectResponse>;
 
 /**
+ * @generated from message aenv.blobd.v1.CopyFileRequest
+ */
+export declare type CopyFileRequest = Message<"aenv.blobd.v1.CopyFileRequest"> & {
+  /**
+   * @generated from field: string source = 1;
+   */
+  source: string;
+
+  /**
+   * @generated from field: string target = 2;
+   */
+  target: string;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.CopyFileRequest.
+ * Use `create(CopyFileRequestSchema)` to create a new message.
+ */
+export declare const CopyFileRequestSchema: GenMessage<CopyFileRequest>;
+
+/**
+ * @generated from message aenv.blobd.v1.CopyFileResponse
+ */
+export declare type CopyFileResponse = Message<"aenv.blobd.v1.CopyFileResponse"> & {
+  /**
+   * The two files share their blocks; nothing was copied.
+   *
+   * @generated from field: bool shared = 1;
+   */
+  shared: boolean;
+
+  /**
+   * Data that was copied, without holes.
+   *
+   * @generated from field: uint64 copied_bytes = 2;
+   */
+  copiedBytes: bigint;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.CopyFileResponse.
+ * Use `create(CopyFileResponseSchema)` to create a new message.
+ */
+export declare const CopyFileResponseSchema: GenMessage<CopyFileResponse>;
+
+/**
+ * @generated from message aenv.blobd.v1.ApplyLayersRequest
+ */
+export declare type ApplyLayersRequest = Message<"aenv.blobd.v1.ApplyLayersRequest"> & {
+  /**
+   * @generated from field: repeated string layers = 1;
+   */
+  layers: string[];
+
+  /**
+   * @generated from field: string target = 2;
+   */
+  target: string;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.ApplyLayersRequest.
+ * Use `create(ApplyLayersRequestSchema)` to create a new message.
+ */
+export declare const ApplyLayersRequestSchema: GenMessage<ApplyLayersRequest>;
+
+/**
+ * @generated from message aenv.blobd.v1.ApplyLayersResponse
+ */
+export declare type ApplyLayersResponse = Message<"aenv.blobd.v1.ApplyLayersResponse"> & {
+  /**
+   * Data of all layers, without holes.
+   *
+   * @generated from field: uint64 bytes = 1;
+   */
+  bytes: bigint;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.ApplyLayersResponse.
+ * Use `create(ApplyLayersResponseSchema)` to create a new message.
+ */
+export declare const ApplyLayersResponseSchema: GenMessage<ApplyLayersResponse>;
+
+/**
+ * @generated from message aenv.blobd.v1.DataRangesRequest
+ */
+export declare type DataRangesRequest = Message<"aenv.blobd.v1.DataRangesRequest"> & {
+  /**
+   * @generated from field: string path = 1;
+   */
+  path: string;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.DataRangesRequest.
+ * Use `create(DataRangesRequestSchema)` to create a new message.
+ */
+export declare const DataRangesRequestSchema: GenMessage<DataRangesRequest>;
+
+/**
+ * @generated from message aenv.blobd.v1.DataRangesResponse
+ */
+export declare type DataRangesResponse = Message<"aenv.blobd.v1.DataRangesResponse"> & {
+  /**
+   * @generated from field: uint64 size_bytes = 1;
+   */
+  sizeBytes: bigint;
+
+  /**
+   * For each range its offset and its length, 8 bytes each, little-endian: a list of messages would hold up its reader.
+   * In order, with a hole between any two. At most 1048576: beyond that, neighbours become one, smallest holes first, and
+   * `coalesced` is set.
+   *
+   * @generated from field: bytes ranges = 2;
+   */
+  ranges: Uint8Array;
+
+  /**
+   * Some ranges hold holes.
+   *
+   * @generated from field: bool coalesced = 3;
+   */
+  coalesced: boolean;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.DataRangesResponse.
+ * Use `create(DataRangesResponseSchema)` to create a new message.
+ */
+export declare const DataRangesResponseSchema: GenMessage<DataRangesResponse>;
+
+/**
+ * @generated from message aenv.blobd.v1.PackDirectoryRequest
+ */
+export declare type PackDirectoryRequest = Message<"aenv.blobd.v1.PackDirectoryRequest"> & {
+  /**
+   * @generated from field: string dir = 1;
+   */
+  dir: string;
+
+  /**
+   * @generated from field: string target = 2;
+   */
+  target: string;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.PackDirectoryRequest.
+ * Use `create(PackDirectoryRequestSchema)` to create a new message.
+ */
+export declare const PackDirectoryRequestSchema: GenMessage<PackDirectoryRequest>;
+
+/**
+ * @generated from message aenv.blobd.v1.PackDirectoryResponse
+ */
+export declare type PackDirectoryResponse = Message<"aenv.blobd.v1.PackDirectoryResponse"> & {
+  /**
+   * @generated from field: uint64 size_bytes = 1;
+   */
+  sizeBytes: bigint;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.PackDirectoryResponse.
+ * Use `create(PackDirectoryResponseSchema)` to create a new message.
+ */
+export declare const PackDirectoryResponseSchema: GenMessage<PackDirectoryResponse>;
+
+/**
  * @generated from service aenv.blobd.v1.Blobd
  */
 export declare const Blobd: GenService<{
@@ -599,7 +777,8 @@ export declare const Blobd: GenService<{
     output: typeof ListImagesResponseSchema;
   },
   /**
-   * Shows the image's root file system read-only at `path` and leases it. Repeatable; one mount serves all leases.
+   * Shows the image's root file system read-only at `path`, tells its file, and leases it. Repeatable; one mount serves
+   * all leases.
    *
    * @generated from rpc aenv.blobd.v1.Blobd.Mount
    */
@@ -657,6 +836,52 @@ export declare const Blobd: GenService<{
     methodKind: "unary";
     input: typeof CollectRequestSchema;
     output: typeof CollectResponseSchema;
+  },
+  /**
+   * Makes a copy with the same size and holes, mode 0600. The blocks are shared where the file system can (XFS, btrfs),
+   * else the data is copied. failed_precondition when the target exists. The target appears whole or, after an error or a
+   * crash, not at all; it is not yet on stable storage (Sync). The source does not change meanwhile.
+   *
+   * @generated from rpc aenv.blobd.v1.Blobd.CopyFile
+   */
+  copyFile: {
+    methodKind: "unary";
+    input: typeof CopyFileRequestSchema;
+    output: typeof CopyFileResponseSchema;
+  },
+  /**
+   * Writes the data of sparse layers over a target of the same size, first layer first; the holes of a layer leave what is
+   * there. Repeatable. failed_precondition when sizes differ, or when the layers' file system cannot tell single 4 KiB
+   * pages of data from holes; nothing is written then. After any other error the target is of no use any more. Not synced.
+   * A layer got its size before its data: a file system may count as data what a file grew over.
+   *
+   * @generated from rpc aenv.blobd.v1.Blobd.ApplyLayers
+   */
+  applyLayers: {
+    methodKind: "unary";
+    input: typeof ApplyLayersRequestSchema;
+    output: typeof ApplyLayersResponseSchema;
+  },
+  /**
+   * Tells where a file has data. What lies outside the ranges are holes and reads as zeros.
+   *
+   * @generated from rpc aenv.blobd.v1.Blobd.DataRanges
+   */
+  dataRanges: {
+    methodKind: "unary";
+    input: typeof DataRangesRequestSchema;
+    output: typeof DataRangesResponseSchema;
+  },
+  /**
+   * Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing
+   * is added. What is mounted below the directory appears empty. Replaces the target at once. Repeatable.
+   *
+   * @generated from rpc aenv.blobd.v1.Blobd.PackDirectory
+   */
+  packDirectory: {
+    methodKind: "unary";
+    input: typeof PackDirectoryRequestSchema;
+    output: typeof PackDirectoryResponseSchema;
   },
 }>;
 

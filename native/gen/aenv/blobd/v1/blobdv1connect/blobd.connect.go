@@ -58,6 +58,14 @@ const (
 	BlobdSyncProcedure = "/aenv.blobd.v1.Blobd/Sync"
 	// BlobdCollectProcedure is the fully-qualified name of the Blobd's Collect RPC.
 	BlobdCollectProcedure = "/aenv.blobd.v1.Blobd/Collect"
+	// BlobdCopyFileProcedure is the fully-qualified name of the Blobd's CopyFile RPC.
+	BlobdCopyFileProcedure = "/aenv.blobd.v1.Blobd/CopyFile"
+	// BlobdApplyLayersProcedure is the fully-qualified name of the Blobd's ApplyLayers RPC.
+	BlobdApplyLayersProcedure = "/aenv.blobd.v1.Blobd/ApplyLayers"
+	// BlobdDataRangesProcedure is the fully-qualified name of the Blobd's DataRanges RPC.
+	BlobdDataRangesProcedure = "/aenv.blobd.v1.Blobd/DataRanges"
+	// BlobdPackDirectoryProcedure is the fully-qualified name of the Blobd's PackDirectory RPC.
+	BlobdPackDirectoryProcedure = "/aenv.blobd.v1.Blobd/PackDirectory"
 )
 
 // BlobdClient is a client for the aenv.blobd.v1.Blobd service.
@@ -71,7 +79,8 @@ type BlobdClient interface {
 	// not_found when the image is not on this node.
 	GetImage(context.Context, *connect.Request[v1.GetImageRequest]) (*connect.Response[v1.GetImageResponse], error)
 	ListImages(context.Context, *connect.Request[v1.ListImagesRequest]) (*connect.Response[v1.ListImagesResponse], error)
-	// Shows the image's root file system read-only at `path` and leases it. Repeatable; one mount serves all leases.
+	// Shows the image's root file system read-only at `path`, tells its file, and leases it. Repeatable; one mount serves
+	// all leases.
 	Mount(context.Context, *connect.Request[v1.MountRequest]) (*connect.Response[v1.MountResponse], error)
 	// Adds a lease on an image without mounting it. Repeatable.
 	Lease(context.Context, *connect.Request[v1.LeaseRequest]) (*connect.Response[v1.LeaseResponse], error)
@@ -83,6 +92,20 @@ type BlobdClient interface {
 	Sync(context.Context, *connect.Request[v1.SyncRequest]) (*connect.Response[v1.SyncResponse], error)
 	// Deletes images without a lease.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
+	// Makes a copy with the same size and holes, mode 0600. The blocks are shared where the file system can (XFS, btrfs),
+	// else the data is copied. failed_precondition when the target exists. The target appears whole or, after an error or a
+	// crash, not at all; it is not yet on stable storage (Sync). The source does not change meanwhile.
+	CopyFile(context.Context, *connect.Request[v1.CopyFileRequest]) (*connect.Response[v1.CopyFileResponse], error)
+	// Writes the data of sparse layers over a target of the same size, first layer first; the holes of a layer leave what is
+	// there. Repeatable. failed_precondition when sizes differ, or when the layers' file system cannot tell single 4 KiB
+	// pages of data from holes; nothing is written then. After any other error the target is of no use any more. Not synced.
+	// A layer got its size before its data: a file system may count as data what a file grew over.
+	ApplyLayers(context.Context, *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error)
+	// Tells where a file has data. What lies outside the ranges are holes and reads as zeros.
+	DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error)
+	// Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing
+	// is added. What is mounted below the directory appears empty. Replaces the target at once. Repeatable.
+	PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error)
 }
 
 // NewBlobdClient constructs a client for the aenv.blobd.v1.Blobd service. By default, it uses the
@@ -156,21 +179,49 @@ func NewBlobdClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(blobdMethods.ByName("Collect")),
 			connect.WithClientOptions(opts...),
 		),
+		copyFile: connect.NewClient[v1.CopyFileRequest, v1.CopyFileResponse](
+			httpClient,
+			baseURL+BlobdCopyFileProcedure,
+			connect.WithSchema(blobdMethods.ByName("CopyFile")),
+			connect.WithClientOptions(opts...),
+		),
+		applyLayers: connect.NewClient[v1.ApplyLayersRequest, v1.ApplyLayersResponse](
+			httpClient,
+			baseURL+BlobdApplyLayersProcedure,
+			connect.WithSchema(blobdMethods.ByName("ApplyLayers")),
+			connect.WithClientOptions(opts...),
+		),
+		dataRanges: connect.NewClient[v1.DataRangesRequest, v1.DataRangesResponse](
+			httpClient,
+			baseURL+BlobdDataRangesProcedure,
+			connect.WithSchema(blobdMethods.ByName("DataRanges")),
+			connect.WithClientOptions(opts...),
+		),
+		packDirectory: connect.NewClient[v1.PackDirectoryRequest, v1.PackDirectoryResponse](
+			httpClient,
+			baseURL+BlobdPackDirectoryProcedure,
+			connect.WithSchema(blobdMethods.ByName("PackDirectory")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // blobdClient implements BlobdClient.
 type blobdClient struct {
-	pull       *connect.Client[v1.PullRequest, v1.PullResponse]
-	_import    *connect.Client[v1.ImportRequest, v1.PullResponse]
-	getImage   *connect.Client[v1.GetImageRequest, v1.GetImageResponse]
-	listImages *connect.Client[v1.ListImagesRequest, v1.ListImagesResponse]
-	mount      *connect.Client[v1.MountRequest, v1.MountResponse]
-	lease      *connect.Client[v1.LeaseRequest, v1.LeaseResponse]
-	release    *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
-	listLeases *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
-	sync       *connect.Client[v1.SyncRequest, v1.SyncResponse]
-	collect    *connect.Client[v1.CollectRequest, v1.CollectResponse]
+	pull          *connect.Client[v1.PullRequest, v1.PullResponse]
+	_import       *connect.Client[v1.ImportRequest, v1.PullResponse]
+	getImage      *connect.Client[v1.GetImageRequest, v1.GetImageResponse]
+	listImages    *connect.Client[v1.ListImagesRequest, v1.ListImagesResponse]
+	mount         *connect.Client[v1.MountRequest, v1.MountResponse]
+	lease         *connect.Client[v1.LeaseRequest, v1.LeaseResponse]
+	release       *connect.Client[v1.ReleaseRequest, v1.ReleaseResponse]
+	listLeases    *connect.Client[v1.ListLeasesRequest, v1.ListLeasesResponse]
+	sync          *connect.Client[v1.SyncRequest, v1.SyncResponse]
+	collect       *connect.Client[v1.CollectRequest, v1.CollectResponse]
+	copyFile      *connect.Client[v1.CopyFileRequest, v1.CopyFileResponse]
+	applyLayers   *connect.Client[v1.ApplyLayersRequest, v1.ApplyLayersResponse]
+	dataRanges    *connect.Client[v1.DataRangesRequest, v1.DataRangesResponse]
+	packDirectory *connect.Client[v1.PackDirectoryRequest, v1.PackDirectoryResponse]
 }
 
 // Pull calls aenv.blobd.v1.Blobd.Pull.
@@ -223,6 +274,26 @@ func (c *blobdClient) Collect(ctx context.Context, req *connect.Request[v1.Colle
 	return c.collect.CallUnary(ctx, req)
 }
 
+// CopyFile calls aenv.blobd.v1.Blobd.CopyFile.
+func (c *blobdClient) CopyFile(ctx context.Context, req *connect.Request[v1.CopyFileRequest]) (*connect.Response[v1.CopyFileResponse], error) {
+	return c.copyFile.CallUnary(ctx, req)
+}
+
+// ApplyLayers calls aenv.blobd.v1.Blobd.ApplyLayers.
+func (c *blobdClient) ApplyLayers(ctx context.Context, req *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error) {
+	return c.applyLayers.CallUnary(ctx, req)
+}
+
+// DataRanges calls aenv.blobd.v1.Blobd.DataRanges.
+func (c *blobdClient) DataRanges(ctx context.Context, req *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error) {
+	return c.dataRanges.CallUnary(ctx, req)
+}
+
+// PackDirectory calls aenv.blobd.v1.Blobd.PackDirectory.
+func (c *blobdClient) PackDirectory(ctx context.Context, req *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error) {
+	return c.packDirectory.CallUnary(ctx, req)
+}
+
 // BlobdHandler is an implementation of the aenv.blobd.v1.Blobd service.
 type BlobdHandler interface {
 	// Brings an image to this node, or finds it already there. Streams progress; the last message carries the image.
@@ -234,7 +305,8 @@ type BlobdHandler interface {
 	// not_found when the image is not on this node.
 	GetImage(context.Context, *connect.Request[v1.GetImageRequest]) (*connect.Response[v1.GetImageResponse], error)
 	ListImages(context.Context, *connect.Request[v1.ListImagesRequest]) (*connect.Response[v1.ListImagesResponse], error)
-	// Shows the image's root file system read-only at `path` and leases it. Repeatable; one mount serves all leases.
+	// Shows the image's root file system read-only at `path`, tells its file, and leases it. Repeatable; one mount serves
+	// all leases.
 	Mount(context.Context, *connect.Request[v1.MountRequest]) (*connect.Response[v1.MountResponse], error)
 	// Adds a lease on an image without mounting it. Repeatable.
 	Lease(context.Context, *connect.Request[v1.LeaseRequest]) (*connect.Response[v1.LeaseResponse], error)
@@ -246,6 +318,20 @@ type BlobdHandler interface {
 	Sync(context.Context, *connect.Request[v1.SyncRequest]) (*connect.Response[v1.SyncResponse], error)
 	// Deletes images without a lease.
 	Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error)
+	// Makes a copy with the same size and holes, mode 0600. The blocks are shared where the file system can (XFS, btrfs),
+	// else the data is copied. failed_precondition when the target exists. The target appears whole or, after an error or a
+	// crash, not at all; it is not yet on stable storage (Sync). The source does not change meanwhile.
+	CopyFile(context.Context, *connect.Request[v1.CopyFileRequest]) (*connect.Response[v1.CopyFileResponse], error)
+	// Writes the data of sparse layers over a target of the same size, first layer first; the holes of a layer leave what is
+	// there. Repeatable. failed_precondition when sizes differ, or when the layers' file system cannot tell single 4 KiB
+	// pages of data from holes; nothing is written then. After any other error the target is of no use any more. Not synced.
+	// A layer got its size before its data: a file system may count as data what a file grew over.
+	ApplyLayers(context.Context, *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error)
+	// Tells where a file has data. What lies outside the ranges are holes and reads as zeros.
+	DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error)
+	// Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing
+	// is added. What is mounted below the directory appears empty. Replaces the target at once. Repeatable.
+	PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error)
 }
 
 // NewBlobdHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -315,6 +401,30 @@ func NewBlobdHandler(svc BlobdHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(blobdMethods.ByName("Collect")),
 		connect.WithHandlerOptions(opts...),
 	)
+	blobdCopyFileHandler := connect.NewUnaryHandler(
+		BlobdCopyFileProcedure,
+		svc.CopyFile,
+		connect.WithSchema(blobdMethods.ByName("CopyFile")),
+		connect.WithHandlerOptions(opts...),
+	)
+	blobdApplyLayersHandler := connect.NewUnaryHandler(
+		BlobdApplyLayersProcedure,
+		svc.ApplyLayers,
+		connect.WithSchema(blobdMethods.ByName("ApplyLayers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	blobdDataRangesHandler := connect.NewUnaryHandler(
+		BlobdDataRangesProcedure,
+		svc.DataRanges,
+		connect.WithSchema(blobdMethods.ByName("DataRanges")),
+		connect.WithHandlerOptions(opts...),
+	)
+	blobdPackDirectoryHandler := connect.NewUnaryHandler(
+		BlobdPackDirectoryProcedure,
+		svc.PackDirectory,
+		connect.WithSchema(blobdMethods.ByName("PackDirectory")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/aenv.blobd.v1.Blobd/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case BlobdPullProcedure:
@@ -337,6 +447,14 @@ func NewBlobdHandler(svc BlobdHandler, opts ...connect.HandlerOption) (string, h
 			blobdSyncHandler.ServeHTTP(w, r)
 		case BlobdCollectProcedure:
 			blobdCollectHandler.ServeHTTP(w, r)
+		case BlobdCopyFileProcedure:
+			blobdCopyFileHandler.ServeHTTP(w, r)
+		case BlobdApplyLayersProcedure:
+			blobdApplyLayersHandler.ServeHTTP(w, r)
+		case BlobdDataRangesProcedure:
+			blobdDataRangesHandler.ServeHTTP(w, r)
+		case BlobdPackDirectoryProcedure:
+			blobdPackDirectoryHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -384,4 +502,20 @@ func (UnimplementedBlobdHandler) Sync(context.Context, *connect.Request[v1.SyncR
 
 func (UnimplementedBlobdHandler) Collect(context.Context, *connect.Request[v1.CollectRequest]) (*connect.Response[v1.CollectResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.Collect is not implemented"))
+}
+
+func (UnimplementedBlobdHandler) CopyFile(context.Context, *connect.Request[v1.CopyFileRequest]) (*connect.Response[v1.CopyFileResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.CopyFile is not implemented"))
+}
+
+func (UnimplementedBlobdHandler) ApplyLayers(context.Context, *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.ApplyLayers is not implemented"))
+}
+
+func (UnimplementedBlobdHandler) DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.DataRanges is not implemented"))
+}
+
+func (UnimplementedBlobdHandler) PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.PackDirectory is not implemented"))
 }

@@ -1,0 +1,43 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import { AenvError, type ErrorKind } from "#domain";
+
+const KINDS: Partial<Record<Code, ErrorKind>> = {
+  [Code.InvalidArgument]: "invalid",
+  [Code.FailedPrecondition]: "conflict",
+  [Code.NotFound]: "not-found",
+  [Code.Unauthenticated]: "forbidden",
+  [Code.PermissionDenied]: "forbidden",
+  [Code.ResourceExhausted]: "exhausted",
+  [Code.Unavailable]: "unavailable",
+  [Code.Aborted]: "unavailable",
+  [Code.DeadlineExceeded]: "deadline",
+};
+
+/** How long a call waits for a blobd that is being restarted. */
+const RESTART_GRACE_MS = 10_000;
+
+/** Every call of blobd may be repeated, so a blobd that is being restarted is waited for. */
+export async function call<T>(work: () => Promise<T>): Promise<T> {
+  const giveUpAtMs = performance.now() + RESTART_GRACE_MS;
+  for (let delayMs = 20; ; delayMs = Math.min(delayMs * 2, 500)) {
+    try {
+      return await work();
+    } catch (error) {
+      if (!isConnectionLoss(error) || performance.now() > giveUpAtMs) throw translate(error);
+    }
+    await new Promise((resolve) => setTimeout(resolve, delayMs));
+  }
+}
+
+const LOST = new Set(["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "UND_ERR_SOCKET"]);
+
+function isConnectionLoss(error: unknown): boolean {
+  const connect = ConnectError.from(error);
+  const cause = connect.cause;
+  return cause instanceof Error && "code" in cause && typeof cause.code === "string" && LOST.has(cause.code);
+}
+
+function translate(error: unknown): AenvError {
+  const connect = ConnectError.from(error);
+  return new AenvError(KINDS[connect.code] ?? "internal", connect.rawMessage, { cause: error });
+}
