@@ -1,4 +1,5 @@
-// Command envd is the agent inside every sandbox: it is pid 1 there, runs processes for clients and gives them the files.
+// Command envd is the agent inside every sandbox: it runs processes for clients and gives them the files. It is pid 1 there,
+// unless the image brings an init of its own.
 //
 // It is one static program that needs nothing of the image it runs in.
 package main
@@ -41,24 +42,25 @@ const (
 
 func main() {
 	listen := flag.String("listen", ":49983", "address to serve on")
+	beside := flag.Bool("machine", false, "care for the machine as pid 1 does, beside an init that does not know of it")
 	showVersion := flag.Bool("version", false, "print the version and exit")
 	flag.Parse()
 	if *showVersion {
 		fmt.Println(version)
 		return
 	}
-	if err := run(*listen); err != nil {
+	if err := run(*listen, os.Getpid() == 1 || *beside); err != nil {
 		log.Fatalf("envd: %v", err)
 	}
 }
 
-func run(address string) error {
+// run serves. With ownsMachine it also cares for the machine that it runs in: names, clock, home.
+func run(address string, ownsMachine bool) error {
 	debug.SetGCPercent(gcPercent)
 	// The mask of whoever started the agent must not decide the modes of files in the sandbox.
 	syscall.Umask(0o022)
-	isInit := os.Getpid() == 1
 	var machine *guest.Guest
-	if isInit {
+	if ownsMachine {
 		keepRunning()
 		machine = &guest.Guest{}
 		machine.Boot()

@@ -7,7 +7,6 @@ package guest
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"log"
 	"os"
@@ -27,8 +26,6 @@ const (
 	localhost6Line   = "::1\tlocalhost ip6-localhost ip6-loopback"
 	// hostnameAddress is where the host's own name points to, by Debian's custom.
 	hostnameAddress = "127.0.1.1"
-	// clockTolerance is the difference to the host's clock that is not worth a jump.
-	clockTolerance = 500 * time.Millisecond
 )
 
 // Guest is the machine that the agent is pid 1 of.
@@ -204,22 +201,4 @@ func replaceFile(path, text string) error {
 		return errors.Join(err, inPlace)
 	}
 	return nil
-}
-
-func setClock(now time.Time) error {
-	if now.IsZero() || time.Since(now).Abs() < clockTolerance {
-		return nil
-	}
-	stamp := unix.NsecToTimeval(now.UnixNano())
-	if err := unix.Settimeofday(&stamp); err != nil {
-		return fmt.Errorf("%v off the host's and cannot be set: %w", time.Since(now).Round(time.Millisecond), err)
-	}
-	return nil
-}
-
-func addEntropy(entropy []byte) error {
-	if len(entropy) == 0 {
-		return nil
-	}
-	return os.WriteFile("/dev/urandom", entropy, 0)
 }

@@ -24,6 +24,7 @@ type Reaper struct {
 	mu    sync.Mutex
 	exits map[int]func(unix.WaitStatus)
 
+	shelter *shelter
 	signals chan os.Signal
 	closing chan struct{}
 	done    chan struct{}
@@ -33,6 +34,7 @@ type Reaper struct {
 func New() *Reaper {
 	r := &Reaper{
 		exits:   map[int]func(unix.WaitStatus){},
+		shelter: newShelter(ordinaryScore),
 		signals: make(chan os.Signal, 1),
 		closing: make(chan struct{}),
 		done:    make(chan struct{}),
@@ -54,7 +56,7 @@ func (r *Reaper) Close() {
 func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr, onExit func(unix.WaitStatus)) (int, error) {
 	r.pids.RLock()
 	defer r.pids.RUnlock()
-	pid, err := syscall.ForkExec(path, argv, attr)
+	pid, err := r.shelter.fork(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
 	if err != nil {
 		return 0, err
 	}
