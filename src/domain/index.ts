@@ -1,6 +1,7 @@
 export * from "./errors.ts";
 export * from "./ids.ts";
 export * from "./image.ts";
+export * from "./image-init.ts";
 export * from "./lifecycle.ts";
 export * from "./node.ts";
 export * from "./resources.ts";

@@ -1,4 +1,5 @@
 import type { Resources } from "#domain";
+import type { ByteRange } from "#lib/disk-files";
 
 /**
  * The Driver contract: how one runtime isolates machines. No implementation here.
@@ -15,6 +16,11 @@ import type { Resources } from "#domain";
  * Time. `monotonicJumps` says whether the guest's monotonic clock advances by the time spent in a checkpoint. Whoever
  * keeps deadlines inside counts running time.
  *
+ * Limits. `limitsKeptBy` says whose kernel holds a machine to its memory and processes: where it is the host's, somebody
+ * has to look after the machine before that kernel does; where it is a guest's own, the guest ends a process by itself.
+ *
+ * Room made ahead. `prepare` lets a driver do in a slot that waits for use what a start would else have to wait for.
+ *
  * Death. Machines belong to no process of ours: a new aenvd finds them again by `leftovers` and takes them up by `adopt`.
  */
 export interface Driver {
@@ -23,6 +29,11 @@ export interface Driver {
   readonly version: string;
   readonly capabilities: DriverCapabilities;
 
+  /** Does what can be done before it is known which machine will run in this slot. Optional: a start in a slot that was not
+   *  prepared does it then. Repeatable. On error nothing is left. */
+  prepare(network: MachineNetwork): Promise<void>;
+  /** Undoes `prepare`, where no machine was started there. Called before a slot is removed. Repeatable. */
+  unprepare(network: MachineNetwork): Promise<void>;
   /** Starts a machine from its image. Returns when the runtime has started it; the agent may not answer yet.
    *  On error nothing of the machine is left. */
   boot(spec: MachineSpec): Promise<Machine>;
@@ -48,27 +59,46 @@ export interface DriverCapabilities {
   readonly clonesShareUserRandomness: true;
   /** A checkpoint writes only what changed since the last one. */
   readonly incrementalMemory: boolean;
+  readonly limitsKeptBy: "host" | "guest";
+  /** The most virtual processors a machine can have. Absent: as many as the host schedules. */
+  readonly maxVcpus?: number;
+  /** `MachineImage.init` is run. */
+  readonly imageInit: boolean;
 }
 
 export interface MachineSpec {
   readonly id: MachineId;
   readonly resources: Resources;
   readonly hostname: string;
-  /** Read-only root file system, a mounted folder. */
-  readonly rootfsDir: string;
+  readonly image: MachineImage;
   /** Content-addressed folder with the static agent `envd`, shown inside as `/.aenv`, read-only. */
   readonly agentDir: string;
-  /** Where the writable layer's (unlinked) file is made. */
-  readonly upperDir: string;
   readonly network: MachineNetwork;
 }
 
-/** The part of a slot a driver needs. */
+/** The read-only root file system, in both the forms that drivers take it in. */
+export interface MachineImage {
+  /** A mounted folder. */
+  readonly dir: string;
+  /** The flat EROFS file that is mounted there, on the file system of the data folder. */
+  readonly file: string;
+  /** Command line of an init that the image brings and means to be pid 1; the agent is then started beside it. */
+  readonly init?: readonly string[];
+}
+
+/** The part of a slot a driver needs. Addresses are the same in every slot. */
 export interface MachineNetwork {
   /** `/run/netns/NAME`. */
   readonly netnsPath: string;
-  /** The device inside the namespace, already with the inner address, route and MTU. */
+  /** The device inside the namespace, already with all that follows. */
   readonly device: string;
+  readonly macAddress: string;
+  /** With the length of its prefix, `169.254.0.21/30`. */
+  readonly address: string;
+  readonly gateway: string;
+  /** Entered by hand: nobody answers ARP. */
+  readonly gatewayMacAddress: string;
+  readonly mtuBytes: number;
 }
 
 export interface Machine {
@@ -85,13 +115,21 @@ export interface Machine {
   resume(): Promise<void>;
   /** Writes the machine's whole state into `dir` (made by the driver, must not exist). With `keepRunning` the machine goes
    *  on afterwards and its TCP connections stay up; without, it has ended when the call returns.
-   *  Throws CheckpointError, which says whether the machine still runs. Files are not synced. */
-  checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<void>;
+   *  Throws CheckpointError, which says whether the machine still runs. Files are not synced, and never change: other
+   *  checkpoints may share them by hard links. */
+  checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport>;
   /** Ends the machine and removes all traces of it. Repeatable. */
   stop(): Promise<void>;
   stats(): Promise<MachineStats>;
-  /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended. */
+  /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended, or has a kernel of its own that
+   *  keeps its memory. */
   memory(): MemoryReading | undefined;
+}
+
+export interface CheckpointReport {
+  /** Of the guest's memory, what has changed since the checkpoint before this one, or the one it was restored from.
+   *  Absent: all of it has to be taken as changed. */
+  readonly dirtyMemory?: readonly ByteRange[];
 }
 
 export interface MachineExit {
@@ -106,7 +144,7 @@ export interface MachineStats {
   readonly memoryBytes: number;
   readonly cpuUsec: number;
   readonly pids: number;
-  /** How many processes of the machine the kernel has ended for its memory limit. */
+  /** How many processes of the machine the host's kernel has ended for its memory limit. */
   readonly oomKills: number;
 }
 

@@ -1,3 +1,4 @@
+import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { open, rename, unlink } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 
@@ -37,6 +38,18 @@ export async function syncDir(path: string): Promise<void> {
     await dir.sync();
   } finally {
     await dir.close();
+  }
+}
+
+/** The last bytes of a file, however large it is. */
+export function readEnd(path: string, bytes: number): string {
+  const file = openSync(path, "r");
+  try {
+    const from = Math.max(0, fstatSync(file).size - bytes);
+    const end = Buffer.alloc(bytes);
+    return end.toString("utf8", 0, readSync(file, end, 0, bytes, from));
+  } finally {
+    closeSync(file);
   }
 }
 

@@ -21,6 +21,7 @@ export interface LogFields {
   readonly pid?: number;
   readonly address?: string;
   readonly version?: string;
+  readonly driver?: string;
 }
 
 export interface Logger {

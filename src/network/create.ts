@@ -1,6 +1,7 @@
 import type { Logger } from "#lib/log";
 import type { CommandRunner } from "#lib/run";
 import { MAX_SLOTS, type ServerNetwork } from "./addresses.ts";
+import type { SlotCompanion } from "./network.ts";
 import { SlotPool } from "./slots.ts";
 import { NetnsWiring } from "./wiring.ts";
 
@@ -12,12 +13,13 @@ export interface SlotsOptions {
   readonly ready: number;
   /** How many there may be, held ones included. */
   readonly max?: number;
+  readonly companion?: SlotCompanion;
 }
 
 /** The slots of a server on this host. Needs root, `ip` and `nft`. Call `recover` first. */
 export function createSlots(options: SlotsOptions): SlotPool {
-  const { runner, server, log, ready, max = MAX_SLOTS } = options;
-  return new SlotPool({ wiring: new NetnsWiring(runner, server), server, log, ready, max });
+  const { runner, max = MAX_SLOTS, ...pool } = options;
+  return new SlotPool({ ...pool, wiring: new NetnsWiring(runner, options.server), max });
 }
 
 /** Removes every namespace, link, address, route and table of a server: what a stale claim leaves. Repeatable. */

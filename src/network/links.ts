@@ -17,8 +17,8 @@ import { EDGE_HOST_LINK, EDGE_SANDBOX_LINK } from "./policy.ts";
 /** Name of the device in a sandbox's namespace. */
 export const SANDBOX_LINK = "eth0";
 
-const SANDBOX_MAC = "02:ae:00:00:00:01";
-const EDGE_SANDBOX_MAC = "02:ae:00:00:00:02";
+export const SANDBOX_MAC = "02:ae:00:00:00:01";
+export const EDGE_SANDBOX_MAC = "02:ae:00:00:00:02";
 const EDGE_HOST_MAC = "02:ae:00:00:00:03";
 const HOST_MAC = "02:ae:00:00:00:04";
 

@@ -31,7 +31,21 @@ export interface Slot {
   readonly hostAddress: string;
   /** `/run/netns/NAME` of the sandbox's namespace. */
   readonly netnsPath: string;
+  /** The sandbox's device there, and what it has to keep to: nothing else reaches or leaves the slot. */
   readonly device: string;
+  readonly macAddress: string;
+  /** With the length of its prefix. */
+  readonly address: string;
+  readonly gateway: string;
+  readonly gatewayMacAddress: string;
+  readonly mtuBytes: number;
+}
+
+/** What is done in a slot that waits to be taken, and undone before one is removed. */
+export interface SlotCompanion {
+  prepare(slot: Slot): Promise<void>;
+  /** Also of slots that were taken, or never prepared. Repeatable. */
+  unprepare(slot: Slot): Promise<void>;
 }
 
 /** The address every sandbox sees as its own, and its gateway (the same in all). */

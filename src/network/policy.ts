@@ -98,8 +98,20 @@ export function edgeRules(server: ServerNetwork, slot: SlotNetwork, policy: Netw
     ${fromHost} oifname "${EDGE_SANDBOX_LINK}" ct state new ct status dnat accept
     ${fromSandbox} oifname "${EDGE_HOST_LINK}" ct state new goto egress
   }`,
-  );
+  ).concat(NEIGHBOURS);
 }
+
+/** Whoever asks by ARP becomes a neighbour, and the table of neighbours is one for all namespaces of the host: a sandbox that asked in
+ *  many names would fill it. */
+const NEIGHBOURS = `table arp aenv
+delete table arp aenv
+table arp aenv {
+  chain genuine {
+    type filter hook input priority filter; policy accept;
+    iifname "${EDGE_SANDBOX_LINK}" arp saddr ip != ${INNER_ADDRESS} drop
+  }
+}
+`;
 
 /** Replaces the policy of a slot whose edge namespace has its table. */
 export function egressUpdate(policy: NetworkPolicy): string {

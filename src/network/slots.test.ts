@@ -3,11 +3,13 @@ import { test } from "node:test";
 import { errorKind, type NetworkPolicy } from "#domain";
 import { silentLogger } from "#lib/log";
 import { serverNetwork } from "./addresses.ts";
+import type { SlotCompanion } from "./network.ts";
 import { SlotPool } from "./slots.ts";
 import type { Wiring } from "./wiring.ts";
 
 /** Keeps the same book as the kernel would, and is as strict: what is there cannot be made again. */
 class FakeWiring implements Wiring {
+  readonly mtuBytes = 1500;
   readonly there = new Map<number, NetworkPolicy>();
   readonly made: number[] = [];
   hostReady = false;
@@ -73,6 +75,11 @@ test("keeps its stock, hands out each slot once, and works at most two at a time
     hostAddress: "198.18.16.2",
     netnsPath: "/run/netns/ae2-s0",
     device: "eth0",
+    macAddress: "02:ae:00:00:00:01",
+    address: "169.254.0.21/30",
+    gateway: "169.254.0.22",
+    gatewayMacAddress: "02:ae:00:00:00:02",
+    mtuBytes: 1500,
   });
   await assert.rejects(pool.acquire(OPEN), (error) => errorKind(error) === "exhausted");
   await Promise.all(slots.map((slot) => pool.release(slot)));
@@ -83,6 +90,35 @@ test("keeps its stock, hands out each slot once, and works at most two at a time
   await pool.close({ remove: true });
   assert.equal(wiring.there.size, 0);
   assert.equal(wiring.hostReady, false);
+});
+
+test("a companion works in slots that wait, and never makes anybody wait", async () => {
+  const wiring = new FakeWiring();
+  const working = Promise.withResolvers<void>();
+  const seen: string[] = [];
+  const companion: SlotCompanion = {
+    async prepare({ index }) {
+      seen.push(`+${index}`);
+      if (index === 0) throw new Error("cannot");
+      await working.promise;
+    },
+    async unprepare({ index }) {
+      assert.ok(wiring.there.has(index), "the slot was removed before");
+      seen.push(`-${index}`);
+    },
+  };
+  const pool = new SlotPool({ wiring, server: serverNetwork(2), log: silentLogger, ready: 2, max: 4, companion });
+  await pool.recover([]);
+  while (seen.length < 2) await new Promise(setImmediate);
+  // One that could not be prepared, and one that still is: both are as good as any.
+  const taken = [await pool.acquire(OPEN), await pool.acquire(OPEN), await pool.acquire(OPEN)];
+  assert.deepEqual(seen.slice(0, 2).sort(), ["+0", "+1"]);
+  working.resolve();
+  for (const slot of taken) await pool.release(slot);
+  await pool.settled();
+  await pool.close({ remove: true });
+  for (const { index } of taken) assert.ok(seen.includes(`-${index}`), `slot ${index} was removed with what was in it`);
+  assert.equal(wiring.there.size, 0);
 });
 
 test("a slot given back is made anew before anyone gets it, and others come first", async () => {

@@ -2,8 +2,16 @@ import { AenvError, type NetworkPolicy } from "#domain";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import { MAX_SLOTS, type ServerNetwork, slotNetwork } from "./addresses.ts";
-import { SANDBOX_LINK } from "./links.ts";
-import type { HeldSlot, Slot, Slots } from "./network.ts";
+import { EDGE_SANDBOX_MAC, SANDBOX_LINK, SANDBOX_MAC } from "./links.ts";
+import {
+  type HeldSlot,
+  INNER_ADDRESS,
+  INNER_GATEWAY,
+  INNER_PREFIX,
+  type Slot,
+  type SlotCompanion,
+  type Slots,
+} from "./network.ts";
 import { DEFAULT_POLICY } from "./policy.ts";
 import { netnsPath, type Wiring } from "./wiring.ts";
 
@@ -15,6 +23,8 @@ export interface SlotPoolOptions {
   readonly ready: number;
   /** How many there may be, held ones included; at most MAX_SLOTS. */
   readonly max: number;
+  /** Works in slots that nobody holds. */
+  readonly companion?: SlotCompanion;
 }
 
 /** Set-ups and removals at a time; more only take the processor from the sandboxes. */
@@ -113,8 +123,10 @@ export class SlotPool implements Slots {
     this.#unpause();
     for (const waiting of this.#waiting.splice(0)) waiting.reject(closedError());
     await this.settled();
-    const { wiring } = this.#options;
-    await wiring.remove([...this.#used.splice(0), ...(options.remove ? this.#ready.splice(0) : [])]);
+    const { wiring, companion } = this.#options;
+    const leaving = [...this.#used.splice(0), ...(options.remove ? this.#ready.splice(0) : [])];
+    for (const index of leaving) await companion?.unprepare(this.#slot(index));
+    await wiring.remove(leaving);
     if (options.remove && this.#held.size === 0) await wiring.clearHost();
   }
 
@@ -168,21 +180,38 @@ export class SlotPool implements Slots {
 
   async #make(index: number): Promise<void> {
     this.#making += 1;
+    let made = false;
     try {
       await this.#options.wiring.make(index);
       this.#failures = 0;
       const waiting = this.#waiting.shift();
-      if (waiting === undefined) this.#ready.push(index);
-      else waiting.resolve(this.#hold(index));
+      if (waiting !== undefined) {
+        waiting.resolve(this.#hold(index));
+        return;
+      }
+      // It can be taken from now on, and is as good without what is done ahead.
+      this.#ready.push(index);
+      made = true;
     } catch (error) {
       this.#failed(index, error);
     } finally {
       this.#making -= 1;
     }
+    if (made) await this.#prepare(index);
+  }
+
+  /** A slot is as good without: its machine then takes longer to start. */
+  async #prepare(index: number): Promise<void> {
+    try {
+      await this.#options.companion?.prepare(this.#slot(index));
+    } catch (error) {
+      this.#options.log.warn("nothing could be made ready in a network slot", { slot: index, error });
+    }
   }
 
   async #remove(index: number): Promise<void> {
     try {
+      await this.#options.companion?.unprepare(this.#slot(index));
       await this.#options.wiring.remove([index]);
       this.#unmade.push(index);
     } catch (error) {
@@ -216,15 +245,24 @@ export class SlotPool implements Slots {
   }
 
   #hold(index: number): Slot {
+    const slot = this.#slot(index);
+    this.#held.set(index, slot);
+    return slot;
+  }
+
+  #slot(index: number): Slot {
     const names = slotNetwork(this.#options.server, index);
-    const slot: Slot = {
+    return {
       index,
       hostAddress: names.hostAddress,
       netnsPath: netnsPath(names.sandboxNetns),
       device: SANDBOX_LINK,
+      macAddress: SANDBOX_MAC,
+      address: `${INNER_ADDRESS}/${INNER_PREFIX}`,
+      gateway: INNER_GATEWAY,
+      gatewayMacAddress: EDGE_SANDBOX_MAC,
+      mtuBytes: this.#options.wiring.mtuBytes,
     };
-    this.#held.set(index, slot);
-    return slot;
   }
 }
 

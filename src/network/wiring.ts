@@ -12,6 +12,8 @@ import { DEFAULT_POLICY, edgeRules, egressUpdate, hostRules, removeHostRules } f
  * What the pool of slots asks of the operating system. Slots are named by index; every call may be repeated.
  */
 export interface Wiring {
+  /** Of every link of a slot. */
+  readonly mtuBytes: number;
   /** Makes what all slots share on the host, or brings it up to date in one step: flows of held slots go on. */
   prepareHost(): Promise<void>;
   /** Undoes prepareHost. Leaves IPv4 forwarding on: others may rely on it by now. */
@@ -41,12 +43,12 @@ export function netnsPath(name: string): string {
 export class NetnsWiring implements Wiring {
   readonly #runner: CommandRunner;
   readonly #server: ServerNetwork;
-  readonly #mtuBytes: number;
+  readonly mtuBytes: number;
 
   constructor(runner: CommandRunner, server: ServerNetwork) {
     this.#runner = runner;
     this.#server = server;
-    this.#mtuBytes = uplinkMtuBytes();
+    this.mtuBytes = uplinkMtuBytes();
   }
 
   async prepareHost(): Promise<void> {
@@ -71,7 +73,7 @@ export class NetnsWiring implements Wiring {
     await this.#ip([
       `netns add ${slot.sandboxNetns}`,
       `netns add ${slot.edgeNetns}`,
-      ...slotLinkLines(this.#server, slot, this.#mtuBytes),
+      ...slotLinkLines(this.#server, slot, this.mtuBytes),
     ]);
     // The rules are in place before any link of the edge is up.
     await Promise.all([this.#nft(edgeRules(this.#server, slot, DEFAULT_POLICY), edge), this.#forwardInside(edge)]);

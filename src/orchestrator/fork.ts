@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { AenvError, type ForkResult, newSandboxId, newToken, type Sandbox, sandboxNotFound } from "#domain";
 import { CheckpointError } from "#driver";
-import { capture, stateDir } from "./checkpoints.ts";
+import { capture, requireRestorable, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import { create } from "./create.ts";
 import { Entry } from "./entry.ts";
@@ -43,6 +43,8 @@ interface Moment {
 async function captureSource(context: Context, source: Entry): Promise<Moment> {
   const { incarnation } = source;
   if (incarnation === undefined) throw new AenvError("internal", `running sandbox ${source.id} has no machine`);
+  const { driver } = context;
+  requireRestorable(driver, { driver: driver.name, driverVersion: incarnation.machine.version, arch: process.arch });
   source.update({ state: "forking" });
   const dir = await mkdtemp(join(context.paths.checkpoints, `fork-${source.id}-`));
   try {

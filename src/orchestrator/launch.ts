@@ -1,6 +1,6 @@
 import { mkdir } from "node:fs/promises";
 import { AenvError, type NetworkPolicy, type Resources } from "#domain";
-import type { Driver, Machine, MachineSpec } from "#driver";
+import type { Driver, Machine, MachineImage, MachineSpec } from "#driver";
 import { Guest, type GuestIdentity } from "#guest";
 import { Cleanup } from "#lib/cleanup";
 import type { Semaphore } from "#lib/mutex";
@@ -26,6 +26,8 @@ export interface LaunchDeps {
 export interface LaunchPlan {
   readonly machineId: string;
   readonly imageDigest: string;
+  /** Command line of the image's own init, where a machine is booted from an image that has one. */
+  readonly imageInit?: readonly string[];
   readonly agentDigest: string;
   /** Holds the image while the incarnation, or a checkpoint of it, needs it. */
   readonly leaseId: string;
@@ -54,11 +56,11 @@ export async function launch(deps: LaunchDeps, plan: LaunchPlan, steps: LaunchSt
     steps[step] = Math.round((performance.now() - startedAtMs) * 10) / 10;
   };
   await using undo = new Cleanup();
-  const [slot, rootfsDir] = await prepare(deps, plan, undo);
+  const [slot, image] = await prepare(deps, plan, undo);
   mark("prepared");
   return await deps.admission.run(async () => {
     mark("admitted");
-    const spec = machineSpec(deps.paths, plan, slot, rootfsDir);
+    const spec = machineSpec(deps.paths, plan, slot, image);
     const machine = await startMachine(deps.driver, spec, plan.restoreFrom);
     undo.add(() => machine.stop());
     mark("started");
@@ -73,12 +75,13 @@ export async function launch(deps: LaunchDeps, plan: LaunchPlan, steps: LaunchSt
   });
 }
 
-async function prepare(deps: LaunchDeps, plan: LaunchPlan, undo: Cleanup): Promise<[Slot, string]> {
+async function prepare(deps: LaunchDeps, plan: LaunchPlan, undo: Cleanup): Promise<[Slot, MachineImage]> {
   const slotReady = acquireSlot(deps, plan, undo);
   const imageReady = deps.store.mount(plan.imageDigest, plan.leaseId);
   // Both settle before either failure is passed on: what is still being made could not be undone.
   await Promise.allSettled([slotReady, imageReady]);
-  return [await slotReady, await imageReady];
+  const image = { ...(await imageReady), ...(plan.imageInit !== undefined && { init: plan.imageInit }) };
+  return [await slotReady, image];
 }
 
 async function acquireSlot(deps: LaunchDeps, plan: LaunchPlan, undo: Cleanup): Promise<Slot> {
@@ -96,16 +99,15 @@ export function machineSpec(
     readonly identity: { readonly hostname: string };
   },
   slot: Slot,
-  rootfsDir: string,
+  image: MachineImage,
 ): MachineSpec {
   return {
     id: plan.machineId,
     resources: plan.resources,
     hostname: plan.identity.hostname,
-    rootfsDir,
+    image,
     agentDir: paths.agent(plan.agentDigest),
-    upperDir: paths.uppers,
-    network: { netnsPath: slot.netnsPath, device: slot.device },
+    network: slot,
   };
 }
 
@@ -128,7 +130,7 @@ async function answering(machine: Machine, guest: Guest, timeoutMs: number): Pro
 }
 
 export async function makeNodeDirs(paths: NodePaths): Promise<void> {
-  for (const dir of [paths.agents, paths.snapshots, paths.checkpoints, paths.uppers]) {
+  for (const dir of [paths.agents, paths.snapshots, paths.checkpoints]) {
     await mkdir(dir, { recursive: true, mode: 0o700 });
   }
 }

@@ -258,8 +258,9 @@ describe("a machine that ends by itself", () => {
     assert.ok(machine !== undefined);
     const { checkpoint } = machine;
     machine.checkpoint = async (...args) => {
-      await checkpoint.apply(machine, args);
+      const report = await checkpoint.apply(machine, args);
       await bench.host.end(machine.id, "crashed");
+      return report;
     };
     await bench.orchestrator.pause(id);
     assert.equal(bench.stateOf(id), "paused");

@@ -5,13 +5,11 @@ export class NodePaths {
   readonly agents: string;
   readonly snapshots: string;
   readonly checkpoints: string;
-  readonly uppers: string;
 
   constructor(dataDir: string) {
     this.agents = join(dataDir, "agents");
     this.snapshots = join(dataDir, "snapshots");
     this.checkpoints = join(dataDir, "checkpoints");
-    this.uppers = join(dataDir, "uppers");
   }
 
   agent(digest: string): string {

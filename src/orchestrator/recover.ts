@@ -172,8 +172,8 @@ async function adopt(context: Context, { entry, slot, machines }: Found): Promis
   const { machineId, agentDigest, imageDigest } = entry.record;
   if (slot === undefined || !machines.has(machineId)) return undefined;
   const plan = { machineId, agentDigest, resources: entry.sandbox.spec.resources, identity: identityOf(entry) };
-  const rootfsDir = await context.store.mount(imageDigest, sandboxLease(entry.id));
-  return context.driver.adopt(machineSpec(context.paths, plan, slot, rootfsDir));
+  const image = await context.store.mount(imageDigest, sandboxLease(entry.id));
+  return context.driver.adopt(machineSpec(context.paths, plan, slot, image));
 }
 
 /** Machines, checkpoints and leases that no record knows. */

@@ -1,5 +1,5 @@
 import { readdir } from "node:fs/promises";
-import { newSandboxId, newTemplateId, newToken, type Snapshot, type SnapshotRequest } from "#domain";
+import { newSandboxId, newTemplateId, newToken, ownInit, type Snapshot, type SnapshotRequest } from "#domain";
 import {
   CHECKPOINT_FORMAT,
   capture,
@@ -61,7 +61,7 @@ export class Snapshots {
       return {
         id,
         driver: driver.name,
-        driverVersion: driver.version,
+        driverVersion: incarnation.machine.version,
         arch: process.arch,
         formatVersion: CHECKPOINT_FORMAT,
         imageDigest: request.image.digest,
@@ -104,9 +104,11 @@ export class Snapshots {
 
   #plan(id: string, initKey: string, request: SnapshotRequest): LaunchPlan {
     const sandboxId = newSandboxId();
+    const imageInit = this.#context.driver.capabilities.imageInit ? ownInit(request.image.config) : undefined;
     return {
       machineId: machineIdOf(sandboxId, 1),
       imageDigest: request.image.digest,
+      ...(imageInit !== undefined && { imageInit }),
       agentDigest: this.#context.agentDigest,
       leaseId: snapshotLease(id),
       resources: request.resources,

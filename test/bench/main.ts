@@ -20,6 +20,8 @@ ${FIGURES.map(({ name, title }) => `  ${name.padEnd(12)} ${title}`).join("\n")}
   --json FILE    writes {NAME: {n, median, p99, unit, baseline, baselineCommand, ratio, bar, holds}}
   --n N          samples of each side (default ${DEFAULT_SAMPLES}; churn always counts its cycles)
 
+\`npm run bench -- firecracker\` measures the Firecracker driver against bare calls of its API, in an emulated machine.
+
 Ends with 1 when a bar does not hold.`;
 
 const { values } = parseArgs({

@@ -8,7 +8,7 @@ import type { CommandResult, CommandRunner, RunOptions } from "#lib/run";
 import { localRunner } from "#lib/spawn";
 import { claimServer, createSlots, removeServerNetwork, type ServerClaim, type Slot, type SlotPool } from "#network";
 import { NodePaths } from "#orchestrator";
-import { connectStore, type Store } from "#store";
+import { connectStore, type MountedImage, type Store } from "#store";
 import { dataPaths } from "../../src/config.ts";
 import { openCgroups } from "../../src/driver/cgroup/index.ts";
 import { Bundle } from "../../src/driver/gvisor/bundle.ts";
@@ -27,7 +27,7 @@ interface RawParts {
   readonly machine: MachineParts;
   readonly driver: Recorder;
   readonly snapshot: Snapshot;
-  readonly rootfsDir: string;
+  readonly image: MountedImage;
   readonly paths: NodePaths;
 }
 
@@ -65,7 +65,7 @@ export class RawHost {
         cgroups: openCgroups(`/aenv/${claim.index}`),
         machinesDir: join(dir, "machines"),
       },
-      rootfsDir: await store.mount(snapshot.imageDigest, LEASE),
+      image: await store.mount(snapshot.imageDigest, LEASE),
       paths: new NodePaths(server.dataDir),
     });
     await host.#slots.recover([]);
@@ -74,22 +74,21 @@ export class RawHost {
 
   /** All a sandbox needs but the sandbox. */
   async prepare(): Promise<RawSandbox> {
-    const { machine, snapshot, paths, rootfsDir, dir, driver } = this.#parts;
+    const { machine, snapshot, paths, image, dir, driver } = this.#parts;
     const slot = await this.#slots.acquire({ internet: true });
     this.#made += 1;
     const spec = {
       id: `iraw00000000000000000-${this.#made.toString(16).padStart(4, "0")}`,
       resources: snapshot.resources,
       hostname: "raw",
-      rootfsDir,
+      image,
       agentDir: paths.agent(snapshot.agentDigest),
-      upperDir: join(dir, "uppers"),
-      network: { netnsPath: slot.netnsPath, device: slot.device },
+      network: slot,
     };
     const bundle = new Bundle(machine.machinesDir, spec.id);
     bundle.make();
     await machine.cgroups.create(spec.id, spec.resources);
-    const upper = bundle.fill(spec, machine.cgroups.path(spec.id), machine.runsc.version);
+    const upper = bundle.fill(spec, join(dir, "uppers"), machine.cgroups.path(spec.id), machine.runsc.version);
     const source = stateDir(paths.snapshot(snapshot.id));
     await machine.runsc.restore(spec.id, bundle, upper, spec.resources.diskBytes, source);
     const sandbox = new RawSandbox(this.#parts, slot, spec.id, bundle, driver.last);

@@ -1,8 +1,9 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isMissing } from "#lib/files";
 import { createApi } from "../../scripts/setup/api.ts";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { type ServerConfig, startServer } from "../../scripts/setup/server.ts";
@@ -55,7 +56,7 @@ export async function startTestServer(): Promise<TestServer> {
     async killService(service) {
       const before = pid(service);
       process.kill(before, "SIGKILL");
-      await until(`a new ${service}`, () => existsSync(data.pidFile(service)) && pid(service) !== before);
+      await until(`a new ${service}`, () => pid(service) !== before);
     },
     async stop() {
       await removeServer(data, createApi(url, apiKey));
@@ -64,14 +65,23 @@ export async function startTestServer(): Promise<TestServer> {
   };
 }
 
-/** Waits for a condition; says what did not come true. */
+/** Waits for a condition; says what did not come true. A file that is missing (the pid of a service between its end and its next
+ *  start) is a condition that has not come true yet. */
 export async function until(
   what: string,
   condition: () => boolean | Promise<boolean>,
   deadlineMs = 30_000,
 ): Promise<void> {
   const giveUpAtMs = Date.now() + deadlineMs;
-  while (!(await condition())) {
+  const holds = async (): Promise<boolean> => {
+    try {
+      return await condition();
+    } catch (error) {
+      if (isMissing(error)) return false;
+      throw error;
+    }
+  };
+  while (!(await holds())) {
     if (Date.now() > giveUpAtMs) throw new Error(`${what} did not come within ${deadlineMs} ms`);
     await sleep(25);
   }

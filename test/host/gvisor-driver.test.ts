@@ -4,7 +4,7 @@ import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { GIB, MIB, type Resources } from "#domain";
 import type { Driver, MachineSpec } from "#driver";
-import { TestAgent } from "../../src/driver/testing/agent.ts";
+import { patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { driverSuite } from "../../src/driver/testing.ts";
 import { GvisorBench } from "./gvisor/bench.ts";
 
@@ -16,7 +16,7 @@ const skip = process.getuid?.() === 0 ? false : "needs root";
 
 if (skip === false) driverSuite("gvisor", () => GvisorBench.open());
 
-describe("what the gVisor driver leaves on and takes from the host", { skip, timeout: 300_000 }, () => {
+describe("what the gVisor driver leaves on and takes from the host", { skip, timeout: patience(300_000) }, () => {
   let bench: GvisorBench;
   let driver: Driver;
 
@@ -54,9 +54,11 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     const { stdout } = await agent.run("df --output=size -B1 / /tmp | tail -n +2");
     assert.deepEqual(stdout.split("\n").map(Number), [disk.diskBytes, disk.diskBytes]);
     // More than the machine has memory.
-    const written = await agent.run("head -c 350M /dev/zero > /tmp/big && wc -c < /tmp/big && rm /tmp/big");
+    const written = await agent.run(
+      "dd if=/dev/zero of=/tmp/big bs=10M count=35 status=none && wc -c < /tmp/big && rm /tmp/big",
+    );
     assert.equal(written.stdout, String(350 * MIB), written.stderr);
-    const full = await agent.run("head -c 450M /dev/zero > /big; rm /big; echo still here");
+    const full = await agent.run("dd if=/dev/zero of=/big bs=10M count=45 status=none; rm /big; echo still here");
     assert.match(full.stderr, /No space left/);
     assert.equal(full.stdout, "still here");
     assert.equal((await machine.stats()).oomKills, 0);
@@ -88,7 +90,7 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     for (const each of [spec, again]) {
       const agent = await ready(bench, each);
       const filled = await agent.run(
-        "head -c 64M /dev/zero > /proc/1/fd/1; head -c 64M /dev/zero > /proc/1/fd/2; echo done",
+        "for fd in 1 2; do dd if=/dev/zero of=/proc/1/fd/$fd bs=8M count=8 status=none; done; echo done",
       );
       assert.equal(filled.stdout, "done", filled.stderr);
       agent.close();
@@ -110,7 +112,7 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     const spec = await bench.spec(SMALL);
     const machine = await driver.boot(spec);
     const agent = await ready(bench, spec);
-    await agent.spawn("mount -t tmpfs -o size=2g none /mnt && head -c 1G /dev/zero > /mnt/big");
+    await agent.spawn("mount -t tmpfs -o size=2g none /mnt && dd if=/dev/zero of=/mnt/big bs=8M count=128");
     assert.equal((await machine.exited).reason, "out-of-memory");
     await driver.destroy(spec.id);
     agent.close();
@@ -126,7 +128,7 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
   });
 
   test("a start killed at any moment is found and removed, and its id's parts with it", {
-    timeout: 120_000,
+    timeout: patience(120_000),
   }, async () => {
     const unheard = await bench.openUnheard();
     for (const afterMs of KILL_AFTER_MS) {

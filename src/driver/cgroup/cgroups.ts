@@ -1,4 +1,4 @@
-import { readFileSync, statfsSync } from "node:fs";
+import { readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError, type Resources } from "#domain";
 import { isGone, readText, removeDir, subdirs } from "./files.ts";
@@ -46,6 +46,11 @@ export class Cgroups {
     throw new AenvError("internal", `${wrong.file} holds "${wrong.found}" after "${wrong.wanted}" was written to it`, {
       hint: "a machine without its limits is not started; check what else manages this host's cgroups",
     });
+  }
+
+  /** Puts a process that runs already into the group, with all its threads. What it starts is in there too. */
+  join(id: string, pid: number): void {
+    for (const dir of this.#version.dirs(this.path(id))) writeFileSync(`${dir}/cgroup.procs`, String(pid));
   }
 
   /** Throws ENOENT when the group is not there. */

@@ -23,6 +23,8 @@ class FakeDriver implements Driver {
     monotonicJumps: false,
     clonesShareUserRandomness: true,
     incrementalMemory: false,
+    limitsKeptBy: "host",
+    imageInit: false,
   };
   readonly #host: FakeHost;
   readonly #agent: FakeAgent | undefined;
@@ -31,6 +33,10 @@ class FakeDriver implements Driver {
     this.#host = host;
     this.#agent = agent;
   }
+
+  async prepare(): Promise<void> {}
+
+  async unprepare(): Promise<void> {}
 
   async boot(spec: MachineSpec): Promise<Machine> {
     this.#host.mayFail("boot");

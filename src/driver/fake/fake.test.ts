@@ -8,7 +8,7 @@ import { describe, test } from "node:test";
 import { DEFAULT_RESOURCES } from "#domain";
 import { localRunner } from "#lib/spawn";
 import { CheckpointError, type MachineSpec } from "../driver.ts";
-import { type DriverHarness, driverSuite, testMachineId } from "../testing.ts";
+import { type DriverHarness, driverSuite, testMachineId, testNetwork } from "../testing.ts";
 import { createFakeDriver, FakeHost } from "./index.ts";
 
 const NO_STATE = "the fake driver starts a new machine from every checkpoint";
@@ -19,10 +19,9 @@ function fakeSpec(): MachineSpec {
     id: testMachineId(),
     resources: DEFAULT_RESOURCES,
     hostname: "fake",
-    rootfsDir: "/",
+    image: { dir: "/", file: "/dev/null" },
     agentDir: "/",
-    upperDir: "/tmp",
-    network: { netnsPath: "/run/netns/none", device: "eth0" },
+    network: testNetwork({ netnsPath: "/run/netns/none", device: "eth0" }),
   };
 }
 

@@ -2,6 +2,7 @@ import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   CheckpointError,
+  type CheckpointReport,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -53,7 +54,7 @@ export class FakeMachine implements Machine {
     this.#agent?.signal("SIGCONT");
   }
 
-  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<void> {
+  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport> {
     try {
       if (!this.#host.running.has(this.id)) throw new Error(`machine ${this.id} has ended`);
       this.#host.mayFail("checkpoint");
@@ -69,6 +70,7 @@ export class FakeMachine implements Machine {
       });
     }
     if (!options.keepRunning) await this.stop();
+    return {};
   }
 
   async stop(): Promise<void> {

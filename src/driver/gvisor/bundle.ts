@@ -1,17 +1,7 @@
-import {
-  closeSync,
-  fstatSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  readlinkSync,
-  readSync,
-  symlinkSync,
-  writeFileSync,
-} from "node:fs";
+import { mkdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
-import { isMissing } from "#lib/files";
+import { isMissing, readEnd } from "#lib/files";
 import type { MachineSpec } from "../driver.ts";
 import { ociSpec } from "./spec.ts";
 
@@ -37,7 +27,7 @@ export class Bundle {
   get #versionFile(): string {
     return join(this.dir, "version");
   }
-  /** The machine's own folder below `upperDir`, so that a runsc killed at the wrong moment leaves nothing there for good. */
+  /** The machine's own folder below `uppersDir`, so that a runsc killed at the wrong moment leaves nothing there for good. */
   get #upperLink(): string {
     return join(this.dir, "upper");
   }
@@ -48,8 +38,8 @@ export class Bundle {
   }
 
   /** Returns the folder for the writable layer. `version` is that of the runsc the machine will run on. */
-  fill(spec: MachineSpec, cgroupPath: string, version: string): string {
-    const upper = join(spec.upperDir, spec.id);
+  fill(spec: MachineSpec, uppersDir: string, cgroupPath: string, version: string): string {
+    const upper = join(uppersDir, spec.id);
     symlinkSync(upper, this.#upperLink);
     mkdirSync(upper, { mode: 0o700 });
     writeFileSync(join(this.dir, "config.json"), JSON.stringify(ociSpec(spec, cgroupPath)));
@@ -76,7 +66,7 @@ export class Bundle {
   /** What the end of the log says; undefined when nothing was said. */
   logTail(): string | undefined {
     try {
-      const end = readEnd(this.logFile).trim();
+      const end = readEnd(this.logFile, LOG_TAIL_BYTES).trim();
       const messages = Array.from(end.matchAll(LOGGED_MESSAGE), ([, text = '""']) => JSON.parse(text) as string);
       // Not what runsc writes, or the middle of a long message: better than nothing.
       return messages.join("\n").trim() || end || undefined;
@@ -93,16 +83,5 @@ export class Bundle {
       if (!isMissing(error)) throw error;
     }
     await rm(this.dir, { recursive: true, force: true });
-  }
-}
-
-function readEnd(path: string): string {
-  const file = openSync(path, "r");
-  try {
-    const from = Math.max(0, fstatSync(file).size - LOG_TAIL_BYTES);
-    const end = Buffer.alloc(LOG_TAIL_BYTES);
-    return end.toString("utf8", 0, readSync(file, end, 0, end.length, from));
-  } finally {
-    closeSync(file);
   }
 }

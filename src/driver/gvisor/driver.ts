@@ -23,6 +23,8 @@ export interface GvisorOptions {
   readonly stateDir: string;
   /** For a folder for each machine, `<data>/machines`. */
   readonly machinesDir: string;
+  /** For the machines' writable layers, `<data>/uppers`. */
+  readonly uppersDir: string;
   /** Path of the machines' cgroups from the root of the hierarchies, `/aenv/0`. */
   readonly cgroupParent: string;
   readonly logger: Logger;
@@ -40,7 +42,7 @@ export async function createGvisorDriver(options: GvisorOptions): Promise<Driver
     throw new AenvError("invalid", `the path of the state folder is too long for sockets in it: ${options.stateDir}`);
   }
   await mkdir(root, { recursive: true, mode: 0o700 });
-  await mkdir(options.machinesDir, { recursive: true, mode: 0o700 });
+  for (const dir of [options.machinesDir, options.uppersDir]) await mkdir(dir, { recursive: true, mode: 0o700 });
   const runsc = await Runsc.open(options.runscPath, root, options.runner);
   options.logger.info("gVisor driver", { version: runsc.version });
   return new GvisorDriver(options, runsc, openCgroups(options.cgroupParent));
@@ -53,6 +55,8 @@ class GvisorDriver implements Driver {
     monotonicJumps: true,
     clonesShareUserRandomness: true,
     incrementalMemory: false,
+    limitsKeptBy: "host",
+    imageInit: false,
   };
   readonly #options: GvisorOptions;
   readonly #runsc: Runsc;
@@ -68,12 +72,17 @@ class GvisorDriver implements Driver {
     this.#parts = { runsc, cgroups, machinesDir: options.machinesDir };
   }
 
+  /** A sandbox cannot be begun without knowing what it will run. */
+  async prepare(): Promise<void> {}
+
+  async unprepare(): Promise<void> {}
+
   async boot(spec: MachineSpec): Promise<Machine> {
-    const missing = MOUNT_POINTS.filter((path) => !existsSync(join(spec.rootfsDir, path)));
+    const missing = MOUNT_POINTS.filter((path) => !existsSync(join(spec.image.dir, path)));
     if (missing.length > 0) {
       throw new AenvError(
         "invalid",
-        `image at ${spec.rootfsDir} has no ${missing.join(", ")}, where a machine mounts things`,
+        `image at ${spec.image.dir} has no ${missing.join(", ")}, where a machine mounts things`,
       );
     }
     return this.#launch(spec, (bundle, upper) => this.#runsc.run(spec.id, bundle, upper, spec.resources.diskBytes));
@@ -135,7 +144,7 @@ class GvisorDriver implements Driver {
     bundle.make();
     try {
       await this.#cgroups.create(id, spec.resources);
-      await start(bundle, bundle.fill(spec, this.#cgroups.path(id), this.version));
+      await start(bundle, bundle.fill(spec, this.#options.uppersDir, this.#cgroups.path(id), this.version));
       const pid = bundle.readPid();
       if (pid === undefined) throw new Error("runsc did not say which process the sandbox is");
       return this.#take(spec, pid, false);

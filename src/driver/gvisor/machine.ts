@@ -5,6 +5,7 @@ import { startTicks } from "#lib/proc";
 import type { ProcessExit, ProcessWatcher } from "#lib/run";
 import {
   CheckpointError,
+  type CheckpointReport,
   type Machine,
   type MachineExit,
   type MachineId,
@@ -69,7 +70,7 @@ export class GvisorMachine implements Machine {
     this.#paused = false;
   }
 
-  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<void> {
+  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport> {
     const wasPaused = this.#paused;
     try {
       // Paused, nothing happens between what is written and the end.
@@ -82,6 +83,7 @@ export class GvisorMachine implements Machine {
       throw new CheckpointError(`cannot write a checkpoint of machine ${this.id} to ${dir}`, runs, { cause });
     }
     if (!options.keepRunning) await this.stop();
+    return {};
   }
 
   stop(): Promise<void> {

@@ -1,12 +1,9 @@
 import type { MachineSpec } from "../driver.ts";
+import { OPEN_FILES, shmBytes, maxTasks as tasksByMemory } from "../guest-limits.ts";
 
-/** Memory a guest task is taken to need; see docs/decisions/0002-pids-limit.md. */
-const BYTES_PER_TASK = 1024 * 1024;
-const MIN_TASKS = 256;
 /** Host processes: each of a guest's costs two to three, and the sandbox itself some dozens. */
 const HOST_PROCESSES_PER_TASK = 3;
 const HOST_PROCESSES_OF_SANDBOX = 256;
-const OPEN_FILES = 1_048_576;
 
 /** Everything a program may expect of root on a machine of its own. They act on gVisor's kernel, never on the host's. */
 const CAPABILITIES = [
@@ -28,7 +25,7 @@ export function ociSpec(spec: MachineSpec, cgroupPath: string): unknown {
   return {
     ociVersion: "1.2.1",
     hostname: spec.hostname,
-    root: { path: spec.rootfsDir, readonly: false },
+    root: { path: spec.image.dir, readonly: false },
     process: {
       terminal: false,
       user: { uid: 0, gid: 0 },
@@ -57,8 +54,6 @@ export function ociSpec(spec: MachineSpec, cgroupPath: string): unknown {
 
 function mounts(spec: MachineSpec): unknown[] {
   const kernel = ["nosuid", "noexec", "nodev"];
-  // A tmpfs is memory that no kill gives back, so it may not reach the limit.
-  const shmBytes = Math.floor(spec.resources.memoryBytes / 2);
   return [
     { destination: "/proc", type: "proc", source: "proc", options: kernel },
     { destination: "/sys", type: "sysfs", source: "sysfs", options: [...kernel, "ro"] },
@@ -68,7 +63,7 @@ function mounts(spec: MachineSpec): unknown[] {
       destination: "/dev/shm",
       type: "tmpfs",
       source: "shm",
-      options: ["nosuid", "nodev", "mode=1777", `size=${shmBytes}`],
+      options: ["nosuid", "nodev", "mode=1777", `size=${shmBytes(spec)}`],
     },
     { destination: "/tmp", type: LEFT_TO_THE_DISK, source: "none" },
     { destination: "/.aenv", type: "bind", source: spec.agentDir, options: ["bind", "ro", "nosuid", "nodev"] },
@@ -81,8 +76,7 @@ function rlimit(type: string, value: number): unknown {
 
 /** How many processes and threads each user but root may have. A fork bomb has to end here: at the cgroup's limit of
  *  processes or memory the sandbox process itself comes to harm. */
-export function maxTasks({ resources }: Pick<MachineSpec, "resources">): number {
-  const byMemory = Math.max(MIN_TASKS, Math.floor(resources.memoryBytes / BYTES_PER_TASK));
-  const byHost = Math.floor((resources.pidsMax - HOST_PROCESSES_OF_SANDBOX) / HOST_PROCESSES_PER_TASK);
-  return Math.max(16, Math.min(byMemory, byHost));
+export function maxTasks(spec: Pick<MachineSpec, "resources">): number {
+  const byHost = Math.floor((spec.resources.pidsMax - HOST_PROCESSES_OF_SANDBOX) / HOST_PROCESSES_PER_TASK);
+  return Math.max(16, Math.min(tasksByMemory(spec), byHost));
 }

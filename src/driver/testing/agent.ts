@@ -1,3 +1,5 @@
+import { once } from "node:events";
+import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
@@ -10,6 +12,9 @@ export interface Finished {
   readonly stdout: string;
   readonly stderr: string;
 }
+
+/** How much slower than a usual machine this one is, where it is emulated: every wait for an answer is as much longer. */
+const SLOWNESS = Number(process.env.AENV_TEST_SLOWNESS ?? 1);
 
 /** The agent of a machine under test, at `host:port`. */
 export class TestAgent {
@@ -28,7 +33,7 @@ export class TestAgent {
   /** Waits until it answers. Throws when it does not within `timeoutMs`. */
   async ready(timeoutMs = 15_000): Promise<void> {
     await eventually(timeoutMs, async () => {
-      const answer = await fetch(`http://${this.#address}/health`, { signal: AbortSignal.timeout(500) });
+      const answer = await fetch(`http://${this.#address}/health`, { signal: AbortSignal.timeout(patience(500)) });
       await answer.body?.cancel();
       if (!answer.ok) throw new Error(`agent answered ${answer.status}`);
     });
@@ -44,7 +49,7 @@ export class TestAgent {
   /** Runs a shell command to its end. */
   async run(command: string, options: { readonly user?: string; readonly timeoutMs?: number } = {}): Promise<Finished> {
     const events = this.#start("sh", ["-c", command], options.user ?? "root", {
-      timeoutMs: options.timeoutMs ?? 60_000,
+      timeoutMs: patience(options.timeoutMs ?? 60_000),
     });
     let [stdout, stderr] = ["", ""];
     for await (const event of events) {
@@ -81,7 +86,7 @@ export class TestAgent {
   /** Types a line into a shell and waits until `expected` shows, in what it prints or has just printed. */
   async type(tag: string, line: string, expected: string): Promise<void> {
     const process = { selector: { case: "tag", value: tag } } as const;
-    const stop = AbortSignal.any([AbortSignal.timeout(15_000), this.#closed.signal]);
+    const stop = AbortSignal.any([AbortSignal.timeout(patience(15_000)), this.#closed.signal]);
     const input = { input: { case: "pty", value: new TextEncoder().encode(`${line}\n`) } } as const;
     let shown = "";
     for await (const { event } of this.#process.connect({ process }, { signal: stop })) {
@@ -91,6 +96,33 @@ export class TestAgent {
       if (shown.includes(expected)) return;
     }
     throw new Error(`the shell did not print ${expected} but: ${shown}`);
+  }
+
+  /** A connection that stays open; `ask` asks the agent by it, and throws when it is not there any more. */
+  async connect(): Promise<{ ask(): Promise<void>; close(): void }> {
+    const [host = "", port] = this.#address.split(":");
+    const socket = connect(Number(port), host);
+    await once(socket, "connect", { signal: AbortSignal.timeout(patience(10_000)) });
+    return {
+      async ask() {
+        socket.write("GET /health HTTP/1.1\r\nHost: agent\r\n\r\n");
+        const [answer] = await once(socket, "data", { signal: AbortSignal.timeout(patience(10_000)) });
+        if (!String(answer).startsWith("HTTP/1.1 2")) throw new Error(`the agent answered ${answer}`);
+      },
+      close: () => socket.destroy(),
+    };
+  }
+
+  /** Tells the machine who it is now, as the node does after each start. */
+  async init({ hostname }: { readonly hostname: string }): Promise<void> {
+    const entropy = Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString("base64");
+    const answer = await fetch(`http://${this.#address}/init`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ hostname, entropy, timestamp: new Date().toISOString() }),
+      signal: AbortSignal.timeout(patience(10_000)),
+    });
+    if (!answer.ok) throw new Error(`the agent answered ${answer.status} to /init: ${await answer.text()}`);
   }
 
   close(): void {
@@ -117,15 +149,20 @@ export class TestAgent {
   }
 }
 
-/** Repeats until it does not throw. Throws the last error after `timeoutMs`. */
+/** How long to wait for what is there within so many ms on a usual machine. */
+export function patience(usualMs: number): number {
+  return usualMs * SLOWNESS;
+}
+
+/** Repeats until it does not throw. Throws the last error after `timeoutMs`, on a usual machine. */
 export async function eventually<T>(timeoutMs: number, check: () => Promise<T> | T): Promise<T> {
-  const giveUpAtMs = performance.now() + timeoutMs;
+  const giveUpAtMs = performance.now() + patience(timeoutMs);
   for (;;) {
     try {
       return await check();
     } catch (error) {
       if (performance.now() > giveUpAtMs) throw error;
-      await sleep(20);
+      await sleep(patience(20));
     }
   }
 }

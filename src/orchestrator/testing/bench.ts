@@ -162,13 +162,15 @@ export class Bench implements AsyncDisposable {
     const never = async (): Promise<never> => {
       throw new Error("the orchestrator's tests pull nothing");
     };
+    const files = { copy: never, applyLayers: never, dataRanges: never, packDirectory: never };
     return {
+      files,
       pull: never,
       importRootfsTar: never,
       mount: async (digest, leaseId) => {
         this.script.mayFail("mount");
         this.leases.set(leaseId, digest);
-        return "/";
+        return { dir: "/", file: "/dev/null" };
       },
       release: async (leaseId) => {
         this.script.mayFail("release");
@@ -351,7 +353,17 @@ class FakeSlots implements Slots {
   async close(): Promise<void> {}
 
   async #hold(index: number): Promise<Slot> {
-    const slot = { index, hostAddress: this.#address(index), netnsPath: `/run/netns/fake${index}`, device: "eth0" };
+    const slot = {
+      index,
+      hostAddress: this.#address(index),
+      netnsPath: `/run/netns/fake${index}`,
+      device: "eth0",
+      macAddress: "02:00:00:00:00:01",
+      address: "169.254.0.21/30",
+      gateway: "169.254.0.22",
+      gatewayMacAddress: "02:00:00:00:00:02",
+      mtuBytes: 1500,
+    };
     this.#held.set(index, slot);
     await this.#agents.close(slot.hostAddress);
     await this.#agents.listen(slot.hostAddress);

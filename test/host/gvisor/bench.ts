@@ -1,53 +1,42 @@
 import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { copyFile, mkdtemp, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Resources } from "#domain";
 import type { Driver, MachineId, MachineSpec } from "#driver";
 import { createGvisorDriver } from "#driver/gvisor";
 import { silentLogger } from "#lib/log";
 import type { CommandRunner } from "#lib/run";
-import { localRunner, localWatcher } from "#lib/spawn";
-import { claimServer, createSlots, removeServerNetwork, type ServerClaim, type Slot, type SlotPool } from "#network";
 import { type DriverHarness, testMachineId } from "../../../src/driver/testing.ts";
+import { fromEnvironment, MachineHost } from "../machines/host.ts";
 
-const AGENT_PORT = 49983;
-const nativeDir = join(import.meta.dirname, "../../../native");
-const runner = localRunner();
+/** gVisor's machines have nothing to do in a slot that waits. */
+const NO_COMPANION = { prepare: async () => {}, unprepare: async () => {} };
 
-/** A server's worth of host for gVisor machines: an index, slots, an image, an agent. */
+/** A host for gVisor machines: an image, and the driver. */
 export class GvisorBench implements DriverHarness {
-  readonly dir: string;
-  readonly cgroupParent: string;
-  readonly stateDir: string;
-  readonly #claim: ServerClaim;
-  readonly #slots: SlotPool;
-  readonly #watcher = localWatcher();
-  readonly #addresses = new Map<MachineId, string>();
-  readonly #held: Slot[] = [];
+  readonly #host: MachineHost;
 
-  private constructor(dir: string, claim: ServerClaim, slots: SlotPool) {
-    this.dir = dir;
-    this.#claim = claim;
-    this.#slots = slots;
-    this.cgroupParent = `/aenv/${claim.index}`;
-    this.stateDir = `/run/aenv/${claim.index}`;
+  private constructor(host: MachineHost) {
+    this.#host = host;
   }
 
   static async open(): Promise<GvisorBench> {
     const rootfs = rootfsFromEnvironment();
-    const dir = await mkdtemp(join(tmpdir(), "aenv-gvisor-"));
-    for (const name of ["agent", "uppers", "points", "rootfs"]) mkdirSync(join(dir, name));
-    await provideAgent(join(dir, "agent", "envd"));
-    for (const name of [".aenv", "proc", "sys", "dev"]) mkdirSync(join(dir, "points", name));
+    const host = await MachineHost.open("gvisor", NO_COMPANION);
+    for (const name of ["points", "rootfs"]) mkdirSync(join(host.dir, name));
+    for (const name of [".aenv", "proc", "sys", "dev"]) mkdirSync(join(host.dir, "points", name));
     // What converting an image adds to it, and read-only as an image is.
-    const layers = `lowerdir=${join(dir, "points")}:${rootfs}`;
-    await runner.run(["mount", "-t", "overlay", "-o", layers, "none", join(dir, "rootfs")]);
-    const onStale: Parameters<typeof claimServer>[0]["onStale"] = (network) => removeServerNetwork(runner, network);
-    const claim = await claimServer({ dataDir: dir, onStale });
-    const slots = createSlots({ runner, server: claim.network, log: silentLogger, ready: 1 });
-    await slots.recover([]);
-    return new GvisorBench(dir, claim, slots);
+    const layers = `lowerdir=${join(host.dir, "points")}:${rootfs}`;
+    await host.runner.run(["mount", "-t", "overlay", "-o", layers, "none", join(host.dir, "rootfs")]);
+    await host.start();
+    return new GvisorBench(host);
+  }
+
+  get dir(): string {
+    return this.#host.dir;
+  }
+
+  get cgroupParent(): string {
+    return this.#host.cgroupParent;
   }
 
   get uppersDir(): string {
@@ -55,11 +44,12 @@ export class GvisorBench implements DriverHarness {
   }
 
   open(): Promise<Driver> {
-    return this.#open(runner);
+    return this.#open(this.#host.runner);
   }
 
   /** A driver that never hears of what it starts, and so undoes nothing: like one whose server is killed meanwhile. */
   openUnheard(): Promise<Driver> {
+    const { runner } = this.#host;
     return this.#open({
       run(argv, options) {
         const done = runner.run(argv, { ...options, check: false });
@@ -70,11 +60,12 @@ export class GvisorBench implements DriverHarness {
 
   #open(runner: CommandRunner): Promise<Driver> {
     return createGvisorDriver({
-      runscPath: fromEnvironment("AENV_TEST_RUNSC", "the path of a runsc, as `npm run up` builds one"),
+      runscPath: fromEnvironment("AENV_TEST_RUNSC"),
       runner,
-      watcher: this.#watcher,
-      stateDir: this.stateDir,
+      watcher: this.#host.watcher,
+      stateDir: this.#host.stateDir,
       machinesDir: join(this.dir, "machines"),
+      uppersDir: this.uppersDir,
       cgroupParent: this.cgroupParent,
       logger: silentLogger,
     });
@@ -82,38 +73,31 @@ export class GvisorBench implements DriverHarness {
 
   async spec(resources: Resources): Promise<MachineSpec> {
     const id = testMachineId();
-    const slot = await this.#slots.acquire({ internet: false });
-    this.#held.push(slot);
-    this.#addresses.set(id, `${slot.hostAddress}:${AGENT_PORT}`);
     return {
       id,
       resources,
       hostname: "under-test",
-      rootfsDir: join(this.dir, "rootfs"),
-      agentDir: join(this.dir, "agent"),
-      upperDir: this.uppersDir,
-      network: { netnsPath: slot.netnsPath, device: slot.device },
+      image: { dir: join(this.dir, "rootfs"), file: "/dev/null" },
+      agentDir: this.#host.agentDir,
+      network: await this.#host.network(id),
     };
   }
 
   agentAddress(spec: MachineSpec): string {
-    const address = this.#addresses.get(spec.id);
-    if (address === undefined) throw new Error(`${spec.id} is no machine of this test`);
-    return address;
+    return this.#host.agentAddress(spec);
   }
 
-  /** The machine's groups, in all hierarchies that limit something. */
   cgroupDirs(id: MachineId): string[] {
-    const roots = isV1() ? ["memory", "cpu", "pids"].map((name) => `/sys/fs/cgroup/${name}`) : ["/sys/fs/cgroup"];
-    return roots.map((root) => `${root}${this.cgroupParent}/${id}`);
+    return this.#host.cgroupDirs(id);
   }
 
   readLimits(id: MachineId): { memoryBytes: number; cpuQuotaUsec: number; pidsMax: number } {
     const [memory = "", cpu = memory, pids = memory] = this.cgroupDirs(id);
     const number = (file: string): number => Number.parseInt(readFileSync(file, "utf8"), 10);
+    const v1 = existsSync(`${memory}/memory.limit_in_bytes`);
     return {
-      memoryBytes: number(`${memory}/${isV1() ? "memory.limit_in_bytes" : "memory.max"}`),
-      cpuQuotaUsec: number(`${cpu}/${isV1() ? "cpu.cfs_quota_us" : "cpu.max"}`),
+      memoryBytes: number(`${memory}/${v1 ? "memory.limit_in_bytes" : "memory.max"}`),
+      cpuQuotaUsec: number(`${cpu}/${v1 ? "cpu.cfs_quota_us" : "cpu.max"}`),
       pidsMax: number(`${pids}/pids.max`),
     };
   }
@@ -139,46 +123,20 @@ export class GvisorBench implements DriverHarness {
   }
 
   leaveSocket(id: MachineId): void {
-    writeFileSync(join(this.stateDir, "r", `runsc-${id}.sock`), "");
+    writeFileSync(join(this.#host.stateDir, "r", `runsc-${id}.sock`), "");
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#watcher.close();
-    for (const slot of this.#held) await this.#slots.release(slot);
-    await this.#slots.close({ remove: true });
-    await this.#claim.release();
-    await runner.run(["umount", join(this.dir, "rootfs")]);
-    await rm(this.dir, { recursive: true });
+    await this.#host.runner.run(["umount", join(this.dir, "rootfs")]);
+    await this.#host.close();
   }
-}
-
-async function provideAgent(path: string): Promise<void> {
-  const built = process.env.AENV_TEST_BIN_DIR;
-  if (built !== undefined && existsSync(join(built, "envd"))) return copyFile(join(built, "envd"), path);
-  // Go finds its caches by the environment of whoever runs the tests.
-  const { PATH = "", HOME = "/root", GOPROXY = "" } = process.env;
-  await runner.run(["go", "build", "-o", path, "./cmd/envd"], {
-    cwd: nativeDir,
-    env: { PATH, HOME, CGO_ENABLED: "0", ...(GOPROXY !== "" && { GOPROXY }) },
-    timeoutMs: 300_000,
-  });
 }
 
 function rootfsFromEnvironment(): string {
   const what = "a folder with a Debian root file system with python3: mkdir D && tar -xf root.tar -C D";
-  const dir = fromEnvironment("AENV_TEST_ROOTFS", what);
+  const dir = fromEnvironment("AENV_TEST_ROOTFS");
   if (!existsSync(join(dir, "usr/bin/python3"))) throw new Error(`AENV_TEST_ROOTFS=${dir} is not ${what}`);
   return dir;
-}
-
-function fromEnvironment(name: string, what: string): string {
-  const value = process.env[name];
-  if (value === undefined || value === "") throw new Error(`${name} is not set: it has to be ${what}`);
-  return value;
-}
-
-function isV1(): boolean {
-  return !existsSync("/sys/fs/cgroup/cgroup.controllers");
 }
 
 function commandLine(pid: string): string[] {

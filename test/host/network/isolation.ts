@@ -213,6 +213,36 @@ test("a sandbox speaks only with its own address", async () => {
   await slots.release(slot);
 });
 
+/** Asks by ARP for the gateway, in the names of 200 others and at last in its own; prints whether its own was answered. */
+const ARP_FLOOD = `
+import socket, sys
+device, own, gateway = sys.argv[1:]
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806)); link.bind((device, 0)); link.settimeout(5)
+mac = link.getsockname()[4]
+def ask(name):
+    head = b"\\xff" * 6 + mac + b"\\x08\\x06\\0\\x01\\x08\\0\\6\\4\\0\\1"
+    link.send(head + mac + socket.inet_aton(name) + b"\\0" * 6 + socket.inet_aton(gateway))
+for number in range(200): ask("169.254.1.%d" % number)
+ask(own)
+while link.recv(100)[20:22] != b"\\0\\2": pass
+print("answered")
+`;
+
+test("a sandbox that asks in other names by ARP fills no table of the host's", async () => {
+  const slot = await slots.acquire(OPEN);
+  const neighbours = (): string[] =>
+    execFileSync("nsenter", [`--net=${slot.netnsPath.replace("-s", "-e")}`, "ip", "neigh", "show"], {
+      encoding: "utf8",
+    })
+      .split("\n")
+      .filter((line) => line !== "");
+  const before = neighbours().length;
+  const inside = [`--net=${slot.netnsPath}`, "python3", "-c", ARP_FLOOD, slot.device, INNER_ADDRESS, INNER_GATEWAY];
+  assert.equal(execFileSync("nsenter", inside, { encoding: "utf8", timeout: 20_000 }).trim(), "answered");
+  assert.ok(neighbours().length <= before + 1, neighbours().join("\n"));
+  await slots.release(slot);
+});
+
 // Before the next ones, which leave the internet's side with closed connections on thousands of ports.
 test("an open connection of a sandbox that is gone is not remembered for days", async () => {
   const slot = await slots.acquire(OPEN);
