@@ -1,0 +1,239 @@
+import { chmod, mkdir, readdir, rm, rmdir } from "node:fs/promises";
+import { join } from "node:path";
+import { AenvError } from "#domain";
+import { openCgroups } from "../cgroup/index.ts";
+import type { Driver, DriverCapabilities, Machine, MachineId, MachineNetwork, MachineSpec } from "../driver.ts";
+import { FirecrackerApi } from "./api.ts";
+import { readDescription, STATE, TOOLS, UPPER } from "./checkpoint.ts";
+import { Files } from "./files.ts";
+import { MachineFolder } from "./folder.ts";
+import { commandLine, guestConfig, memoryMib } from "./guest.ts";
+import { type Jail, Jails } from "./jails.ts";
+import { hostLimits } from "./limits.ts";
+import { FirecrackerMachine } from "./machine.ts";
+import { MemoryLayers } from "./memory-layers.ts";
+import type { FirecrackerOptions, Parts } from "./parts.ts";
+import { findLeftovers, machinesDir, removeMachine } from "./remains.ts";
+import { firecrackerVersion, processorModel } from "./version.ts";
+import { TAP } from "./wiring.ts";
+
+/** Names of files inside a jail; a snapshot names its drives by them. */
+const IMAGE = "image";
+const MEMORY = "memory";
+const GUEST_DEVICE = "eth0";
+/** Of one Firecracker machine. */
+const MAX_VCPUS = 32;
+/** A process that answers at all does so at once. */
+const ANSWER_TIMEOUT_MS = 10_000;
+const SNAPSHOT_DONE_TIMEOUT_MS = 120_000;
+
+/** Errors: unavailable, when Firecracker does not run or says no version. */
+export async function createFirecrackerDriver(options: FirecrackerOptions): Promise<Driver> {
+  const version = await firecrackerVersion(options.firecrackerPath, options.runner);
+  await mkdir(machinesDir({ options }), { recursive: true, mode: 0o700 });
+  const files = await Files.open(options);
+  const parts: Parts = {
+    options,
+    cgroups: openCgroups(options.cgroupParent),
+    files,
+    layers: await MemoryLayers.open(options.diskFiles, join(options.dir, "assembled")),
+    jails: await Jails.open(options, files.program),
+    processor: await processorModel(),
+  };
+  const driver = new FirecrackerDriver(parts, version);
+  await driver.removeStrays();
+  options.logger.info("Firecracker driver", { version, driver: driver.name });
+  return driver;
+}
+
+class FirecrackerDriver implements Driver {
+  readonly name: string;
+  readonly version: string;
+  readonly capabilities: DriverCapabilities;
+  readonly #parts: Parts;
+  readonly #machines = new Map<MachineId, FirecrackerMachine>();
+
+  constructor(parts: Parts, version: string) {
+    const { kind } = parts.options;
+    // Another name, so that whoever compares says that the two are not interchangeable.
+    this.name = kind === "pvm" ? "firecracker-pvm" : "firecracker";
+    this.version = version;
+    this.capabilities = {
+      monotonicJumps: false,
+      clonesShareUserRandomness: true,
+      incrementalMemory: kind === "kvm",
+      limitsKeptBy: "guest",
+      maxVcpus: MAX_VCPUS,
+      imageInit: true,
+    };
+    this.#parts = parts;
+  }
+
+  prepare(network: MachineNetwork): Promise<void> {
+    return this.#parts.jails.prepare(network);
+  }
+
+  unprepare(network: MachineNetwork): Promise<void> {
+    return this.#parts.jails.unprepare(network);
+  }
+
+  boot(spec: MachineSpec): Promise<Machine> {
+    const { options, files, jails } = this.#parts;
+    return this.#launch(spec, async (jail, api, folder) => {
+      const args = commandLine(guestConfig(spec), options.kernelArgs);
+      const [upper, tools] = await Promise.all([
+        files.emptyUpper(spec.resources.diskBytes),
+        files.tools(spec.agentDir),
+      ]);
+      await Promise.all([
+        jails.link(jail, files.kernel, "vmlinux"),
+        jails.link(jail, files.initrd, "initrd"),
+        jails.link(jail, tools, TOOLS),
+        this.#giveUpper(jail, upper),
+      ]);
+      await api.setMachine({
+        vcpu_count: Math.max(1, Math.ceil(spec.resources.vcpus)),
+        mem_size_mib: memoryMib(spec.resources.memoryBytes),
+        track_dirty_pages: options.kind === "kvm",
+      });
+      await api.setBootSource({ kernel_image_path: "/vmlinux", initrd_path: "/initrd", boot_args: args });
+      for (const name of [IMAGE, UPPER, TOOLS]) {
+        await api.addDrive({
+          drive_id: name,
+          path_on_host: `/${name}`,
+          is_root_device: false,
+          is_read_only: name !== UPPER,
+        });
+      }
+      await api.addNetwork({ iface_id: GUEST_DEVICE, host_dev_name: TAP, guest_mac: spec.network.macAddress });
+      await api.addEntropy();
+      // All that is written is known from here on, and everything else is zero.
+      if (options.kind === "kvm") await folder.writeBase({ dir: folder.dir, layers: [] });
+      await api.start();
+    });
+  }
+
+  restore(spec: MachineSpec, checkpointDir: string): Promise<Machine> {
+    const { options, jails, layers } = this.#parts;
+    return this.#launch(spec, async (jail, api, folder) => {
+      const description = await readDescription(checkpointDir, {
+        kind: options.kind,
+        processor: this.#parts.processor,
+      });
+      const { resources } = spec;
+      if (description.memoryBytes !== resources.memoryBytes) {
+        throw new AenvError(
+          "conflict",
+          `the checkpoint has ${description.memoryBytes} bytes of memory, the machine is to have ${resources.memoryBytes}`,
+        );
+      }
+      await Promise.all([
+        layers.assemble({ dir: checkpointDir, layers: description.layers }, join(jail.root, MEMORY)),
+        jails.link(jail, join(checkpointDir, STATE), STATE),
+        jails.link(jail, join(checkpointDir, TOOLS), TOOLS),
+        this.#giveUpper(jail, join(checkpointDir, UPPER)),
+      ]);
+      const trackDirtyPages = options.kind === "kvm";
+      await api.loadSnapshot({ statePath: `/${STATE}`, memoryPath: `/${MEMORY}` }, { trackDirtyPages });
+      if (trackDirtyPages) await folder.writeBase({ dir: jail.root, layers: [MEMORY] });
+    });
+  }
+
+  async adopt(spec: MachineSpec): Promise<Machine | undefined> {
+    const record = new MachineFolder(machinesDir(this.#parts), spec.id).read();
+    const jail = record && this.#parts.jails.find(record.jail);
+    if (record === undefined || jail === undefined) return undefined;
+    const api = new FirecrackerApi(jail.socketPath);
+    // One that writes a snapshot, which an earlier server asked for, answers when it is done.
+    const timeoutMs = this.#parts.jails.hasWritten(jail) ? SNAPSHOT_DONE_TIMEOUT_MS : ANSWER_TIMEOUT_MS;
+    const state = await api.state(timeoutMs).catch((cause: unknown) => {
+      if (this.#parts.jails.find(jail.id) === undefined) return undefined;
+      throw new AenvError("internal", `machine ${spec.id} runs and does not answer`, { cause });
+    });
+    api.close();
+    // One whose start was never finished is none that could be gone on with.
+    if (state !== "Running" && state !== "Paused") return undefined;
+    return this.#take(spec, jail, record.version, state === "Paused");
+  }
+
+  leftovers(): Promise<MachineId[]> {
+    return findLeftovers(this.#parts);
+  }
+
+  async destroy(id: MachineId): Promise<void> {
+    await this.#machines.get(id)?.stop();
+    await removeMachine(this.#parts, id);
+  }
+
+  /** Machines go on. What was prepared for machines that never came ends. */
+  async close(): Promise<void> {
+    await this.removeStrays();
+    await rm(join(this.#parts.options.stateDir, "j"), { force: true });
+    // Others may keep things there too.
+    await rmdir(this.#parts.options.stateDir).catch(() => {});
+    if ((await this.leftovers()).length === 0) this.#parts.cgroups.removeParent();
+  }
+
+  /** Ends every jail that no machine runs in: prepared by this server, or left by one before. */
+  async removeStrays(): Promise<void> {
+    const records = (await readdir(machinesDir(this.#parts))).map((id) =>
+      new MachineFolder(machinesDir(this.#parts), id).read(),
+    );
+    await this.#parts.jails.removeOthers(new Set(records.flatMap((record) => record?.jail ?? [])));
+  }
+
+  async #launch(
+    spec: MachineSpec,
+    start: (jail: Jail, api: FirecrackerApi, folder: MachineFolder) => Promise<void>,
+  ): Promise<Machine> {
+    const { id } = spec;
+    const folder = new MachineFolder(machinesDir(this.#parts), id);
+    // Fails for an id that has been used: whose machine that is, the undoing below must not touch it.
+    folder.make();
+    let jail: Jail | undefined;
+    try {
+      jail = await this.#parts.jails.take(spec.network);
+      folder.write({ jail: jail.id, version: this.version });
+      await this.#parts.cgroups.create(id, hostLimits(spec.resources));
+      // Since it was found somebody else may have got its pid.
+      if (this.#parts.jails.find(jail.id) === undefined)
+        throw new Error("Firecracker ended before it was told anything");
+      this.#parts.cgroups.join(id, jail.pid);
+      await this.#parts.jails.link(jail, spec.image.file, IMAGE);
+      const api = new FirecrackerApi(jail.socketPath);
+      await start(jail, api, folder).finally(() => api.close());
+      this.#parts.options.logger.debug("calls of Firecracker's API that started a machine", {
+        machineId: id,
+        count: api.calls,
+      });
+      return this.#take(spec, jail, this.version, false);
+    } catch (cause) {
+      const said = jail && this.#parts.jails.lastWords(jail.id);
+      const gone = await removeMachine(this.#parts, id).then(
+        () => undefined,
+        (error: unknown) => error,
+      );
+      const causes = gone === undefined ? cause : new AggregateError([cause, gone], "nor could it be cleaned up");
+      const { kind, message, hint } = cause instanceof AenvError ? cause : new AenvError("internal", said ?? "");
+      throw new AenvError(kind, `machine ${id} did not start${message === "" ? "" : `: ${message}`}`, {
+        cause: causes,
+        ...(hint !== undefined && { hint }),
+      });
+    }
+  }
+
+  /** A copy of its own, that the process may write. */
+  async #giveUpper(jail: Jail, source: string): Promise<void> {
+    const { options, jails } = this.#parts;
+    await options.diskFiles.copy(source, join(jail.root, UPPER));
+    await chmod(join(jail.root, UPPER), 0o600);
+    await jails.give(jail, UPPER);
+  }
+
+  #take(spec: MachineSpec, jail: Jail, version: string, paused: boolean): FirecrackerMachine {
+    const machine = new FirecrackerMachine(this.#parts, spec, jail, version, paused);
+    this.#machines.set(spec.id, machine);
+    void machine.exited.then(() => this.#machines.delete(spec.id));
+    return machine;
+  }
+}

@@ -1,0 +1,81 @@
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { link, readdir, rm, unlink } from "node:fs/promises";
+import { join } from "node:path";
+import { isMissing, writeFileAtomic } from "#lib/files";
+import type { MachineId } from "../driver.ts";
+import type { Chain } from "./memory-layers.ts";
+
+interface MachineRecord {
+  readonly jail: string;
+  /** Of the driver that runs it, and so of its checkpoints. */
+  readonly version: string;
+}
+
+/** The folder of one machine: which jail it runs in, and what its memory was at the last checkpoint. */
+export class MachineFolder {
+  readonly dir: string;
+
+  constructor(machinesDir: string, id: MachineId) {
+    this.dir = join(machinesDir, id);
+  }
+
+  /** Throws EEXIST when the id has been used. */
+  make(): void {
+    mkdirSync(this.dir, { mode: 0o700 });
+    mkdirSync(this.#baseDir, { mode: 0o700 });
+  }
+
+  write(record: MachineRecord): void {
+    writeFileSync(this.#recordFile, JSON.stringify(record));
+  }
+
+  /** undefined: none was written, or not whole. */
+  read(): MachineRecord | undefined {
+    try {
+      return JSON.parse(readFileSync(this.#recordFile, "utf8")) as MachineRecord;
+    } catch (error) {
+      if (isMissing(error) || error instanceof SyntaxError) return undefined;
+      throw error;
+    }
+  }
+
+  /** What the next checkpoint adds to. undefined: nothing, because not everything that was written since is known. */
+  readBase(): Chain | undefined {
+    try {
+      return { dir: this.#baseDir, layers: JSON.parse(readFileSync(this.#baseFile, "utf8")) as string[] };
+    } catch (error) {
+      if (isMissing(error)) return undefined;
+      throw error;
+    }
+  }
+
+  /** Keeps the chain's files for the next checkpoint, in place of those before. */
+  async writeBase({ dir, layers }: Chain): Promise<void> {
+    const kept = new Set(await readdir(this.#baseDir));
+    for (const name of layers) {
+      if (!kept.delete(name)) await link(join(dir, name), join(this.#baseDir, name));
+    }
+    await writeFileAtomic(this.#baseFile, JSON.stringify(layers));
+    for (const name of kept) await unlink(join(this.#baseDir, name));
+  }
+
+  /** From here on the record of written pages is not complete: whoever takes the machine up next must not rely on it. */
+  async forgetBase(): Promise<void> {
+    await rm(this.#baseFile, { force: true });
+  }
+
+  /** Repeatable. */
+  async remove(): Promise<void> {
+    await rm(this.dir, { recursive: true, force: true });
+  }
+
+  get #recordFile(): string {
+    return join(this.dir, "machine.json");
+  }
+  get #baseFile(): string {
+    return join(this.dir, "base.json");
+  }
+  get #baseDir(): string {
+    return join(this.dir, "base");
+  }
+}

@@ -1,0 +1,2 @@
+export { createFirecrackerDriver } from "./driver.ts";
+export type { FirecrackerOptions } from "./parts.ts";

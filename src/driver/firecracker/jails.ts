@@ -1,0 +1,312 @@
+import { randomInt } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { chmod, chown, link, mkdir, readdir, rm, stat, symlink, unlink } from "node:fs/promises";
+import { basename, join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { AenvError } from "#domain";
+import { isMissing, readEnd } from "#lib/files";
+import { startTicks } from "#lib/proc";
+import type { RunOptions } from "#lib/run";
+import type { MachineNetwork } from "../driver.ts";
+import { newName } from "./names.ts";
+import type { FirecrackerOptions } from "./parts.ts";
+import { accepts, endProcesses, isOf } from "./processes.ts";
+import { redirectLines, TAP, tapLines } from "./wiring.ts";
+
+const UIDS = 65_536;
+const START_TIMEOUT_MS = 30_000;
+const COMMAND_TIMEOUT_MS = 20_000;
+const LOG_TAIL_BYTES = 4 * 1024;
+const SOCKET = "api.sock";
+/** A folder that the jailer makes, and gives to the process. */
+const SCRATCH = "run";
+
+/** A jailed Firecracker: a process as a user of its own, in a root folder, network and pid namespace of its own. */
+export interface Jail {
+  readonly id: string;
+  readonly pid: number;
+  readonly uid: number;
+  /** The folder that is `/` to the process. */
+  readonly root: string;
+  readonly socketPath: string;
+}
+
+/** A file where the process may write. What is there may be anything. */
+export interface ScratchFile {
+  /** As the process sees it. */
+  readonly inside: string;
+  /** As we do. */
+  readonly outside: string;
+}
+
+/**
+ * All jails of a server, each a folder below `<dir>/jails`. A process is known by its jail's id on its command line, so a
+ * jail is found again by whoever comes after us. Jails are started ahead where a slot waits for its machine.
+ */
+export class Jails {
+  readonly #options: FirecrackerOptions;
+  /** The jailer's own scheme: `<base>/<name of the program>/<id>/root`. */
+  readonly #dir: string;
+  readonly #logsDir: string;
+  /** Where sockets are reached by a path short enough for one. */
+  readonly #shortDir: string;
+  readonly #uids = new Set<number>();
+  /** By network namespace: started, waiting for a machine. */
+  readonly #waiting = new Map<string, Promise<Jail>>();
+  /** Namespaces that have their tap. */
+  readonly #wired = new Set<string>();
+
+  readonly #program: string;
+
+  private constructor(options: FirecrackerOptions, program: string) {
+    this.#options = options;
+    this.#program = program;
+    this.#dir = join(options.dir, "jails", basename(program));
+    this.#logsDir = join(options.dir, "logs");
+    this.#shortDir = join(options.stateDir, "j");
+  }
+
+  /** `program`: a copy of Firecracker, whose name is always the same. */
+  static async open(options: FirecrackerOptions, program: string): Promise<Jails> {
+    const jails = new Jails(options, program);
+    await mkdir(jails.#dir, { recursive: true, mode: 0o700 });
+    await mkdir(jails.#logsDir, { recursive: true, mode: 0o700 });
+    await mkdir(options.stateDir, { recursive: true, mode: 0o700 });
+    await unlink(jails.#shortDir).catch(ignoreMissing);
+    await symlink(jails.#dir, jails.#shortDir);
+    for (const id of await jails.list()) jails.#uids.add(statSync(join(jails.#dir, id)).uid);
+    return jails;
+  }
+
+  /** Starts a jail for whichever machine this network gets. Repeatable. */
+  async prepare(network: MachineNetwork): Promise<void> {
+    const known = this.#waiting.get(network.netnsPath);
+    if (known !== undefined) {
+      await known;
+      return;
+    }
+    const started = this.#start(network);
+    this.#waiting.set(network.netnsPath, started);
+    try {
+      await started;
+    } catch (error) {
+      this.#waiting.delete(network.netnsPath);
+      throw error;
+    }
+  }
+
+  /** Undoes `prepare` where the jail was not taken. */
+  async unprepare(network: MachineNetwork): Promise<void> {
+    const waiting = this.#waiting.get(network.netnsPath);
+    this.#waiting.delete(network.netnsPath);
+    this.#wired.delete(network.netnsPath);
+    const jail = await waiting?.catch(() => undefined);
+    if (jail !== undefined) await this.remove(jail.id);
+  }
+
+  /** The jail that was prepared for this network, if it still lives, else a new one. */
+  async take(network: MachineNetwork): Promise<Jail> {
+    const waiting = this.#waiting.get(network.netnsPath);
+    this.#waiting.delete(network.netnsPath);
+    const jail = await waiting?.catch(() => undefined);
+    if (jail !== undefined) {
+      if (this.find(jail.id) !== undefined) return jail;
+      await this.remove(jail.id);
+    }
+    return this.#start(network);
+  }
+
+  /** A jail whose process lives. */
+  find(id: string): Jail | undefined {
+    const jail = this.#read(id);
+    return jail !== undefined && isOf(jail.pid, id) ? jail : undefined;
+  }
+
+  /** A jail by its files; its pid may be another process's by now. */
+  #read(id: string): Jail | undefined {
+    const root = join(this.#dir, id, "root");
+    try {
+      const pid = Number(readFileSync(join(root, `${basename(this.#program)}.pid`), "utf8"));
+      if (!Number.isInteger(pid) || pid <= 1 || startTicks(pid) === undefined) return undefined;
+      return {
+        id,
+        pid,
+        uid: statSync(join(this.#dir, id)).uid,
+        root,
+        socketPath: join(this.#shortDir, id, "root", SOCKET),
+      };
+    } catch (error) {
+      if (isMissing(error)) return undefined;
+      throw error;
+    }
+  }
+
+  list(): Promise<string[]> {
+    return readdir(this.#dir);
+  }
+
+  /** Ends the process and removes the folder. Repeatable. Errors: internal, when the process does not end. */
+  async remove(id: string): Promise<void> {
+    // A jailer that was ended half-way has written down nobody: then its process is looked for.
+    await endProcesses(id, () => {
+      const jail = this.#read(id);
+      return jail === undefined ? undefined : jail.pid;
+    });
+    const dir = join(this.#dir, id);
+    const uid = await stat(dir).then(
+      (found) => found.uid,
+      () => undefined,
+    );
+    await rm(dir, { recursive: true, force: true });
+    await rm(this.#logFile(id), { force: true });
+    if (uid !== undefined) this.#uids.delete(uid);
+  }
+
+  /** Ends all jails but those of machines. */
+  async removeOthers(ofMachines: ReadonlySet<string>): Promise<void> {
+    await Promise.allSettled(this.#waiting.values());
+    this.#waiting.clear();
+    for (const id of await this.list()) {
+      if (ofMachines.has(id)) continue;
+      await this.remove(id).catch((error: unknown) => {
+        this.#options.logger.error("a jail without a machine stays until the next start", { reason: id, error });
+      });
+    }
+  }
+
+  /** Shows a file under a name inside the jail, where anybody may read it. It has to be readable by all. */
+  async link(jail: Jail, source: string, name: string): Promise<void> {
+    await link(source, join(jail.root, name)).catch((cause: unknown) => {
+      const elsewhere = cause instanceof Error && "code" in cause && cause.code === "EXDEV";
+      if (!elsewhere) throw cause;
+      throw new AenvError("unavailable", `${source} is on another file system than ${this.#options.dir}`, {
+        cause,
+        hint: "keep images, checkpoints and the driver's folder on one file system: machines get their files by links",
+      });
+    });
+  }
+
+  scratch(jail: Jail, name: string): ScratchFile {
+    return { inside: `/${SCRATCH}/${name}`, outside: join(jail.root, SCRATCH, name) };
+  }
+
+  /** Whether anything lies where the process may write, as while it writes a snapshot. */
+  hasWritten(jail: Jail): boolean {
+    return readdirSync(join(jail.root, SCRATCH)).length > 0;
+  }
+
+  /** Hands a file in the jail to the process. */
+  async give(jail: Jail, name: string): Promise<void> {
+    await chown(join(jail.root, name), jail.uid, this.#options.firstUid);
+  }
+
+  /** What the serial console and Firecracker itself said last; undefined when nothing. */
+  lastWords(id: string): string | undefined {
+    try {
+      return printable(readEnd(this.#logFile(id), LOG_TAIL_BYTES)).trim() || undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  async #start(network: MachineNetwork): Promise<Jail> {
+    const { runner, jailerPath, firstUid } = this.#options;
+    const id = newName();
+    const uid = this.#newUid();
+    // Its owner tells whose the uid is, also to a server started later.
+    mkdirSync(join(this.#dir, id), { mode: 0o700 });
+    try {
+      await chown(join(this.#dir, id), uid, 0);
+      await this.#wire(network);
+      await runner.run(
+        [
+          jailerPath,
+          ...["--id", id, "--exec-file", this.#program, "--uid", String(uid), "--gid", String(firstUid)],
+          ...["--chroot-base-dir", join(this.#options.dir, "jails"), "--netns", network.netnsPath, "--new-pid-ns"],
+          ...["--", "--api-sock", `/${SOCKET}`, "--level", "Warn"],
+        ],
+        { logFile: this.#logFile(id), timeoutMs: START_TIMEOUT_MS },
+      );
+      const jail = await this.#listening(id);
+      // The jailer gives the folder to the process. From here on, before it sees anything of a guest, it can put nothing in
+      // the place of a file that we go by.
+      await chown(jail.root, 0, 0);
+      await chmod(jail.root, 0o755);
+      // Memory comes from files: nobody serves page faults.
+      await rm(join(jail.root, "dev", "userfaultfd"), { force: true });
+      return jail;
+    } catch (cause) {
+      const said = this.lastWords(id);
+      await this.remove(id);
+      throw new AenvError("unavailable", `Firecracker did not start${said === undefined ? "" : `: ${said}`}`, {
+        cause,
+      });
+    }
+  }
+
+  /** Once in each namespace: it goes with it. */
+  async #wire(network: MachineNetwork): Promise<void> {
+    if (this.#wired.has(network.netnsPath)) return;
+    try {
+      await this.#makeTap(network);
+    } catch {
+      // A server before this one may have got anywhere with it.
+      await this.#inside(network, ["ip", "-force", "-batch", "-"], [`link del ${TAP}`], { check: false });
+      await this.#inside(network, ["tc", "-batch", "-"], [`qdisc del dev ${network.device} ingress`], { check: false });
+      await this.#makeTap(network);
+    }
+    this.#wired.add(network.netnsPath);
+  }
+
+  async #makeTap(network: MachineNetwork): Promise<void> {
+    await this.#inside(network, ["ip", "-batch", "-"], tapLines(network, this.#options.firstUid));
+    await this.#inside(network, ["tc", "-batch", "-"], redirectLines(network));
+  }
+
+  async #inside(
+    { netnsPath }: MachineNetwork,
+    argv: string[],
+    lines: string[],
+    options: RunOptions = {},
+  ): Promise<void> {
+    const stdin = `${lines.join("\n")}\n`;
+    await this.#options.runner.run(argv, { ...options, netnsPath, stdin, timeoutMs: COMMAND_TIMEOUT_MS });
+  }
+
+  async #listening(id: string): Promise<Jail> {
+    const giveUpAtMs = performance.now() + START_TIMEOUT_MS;
+    for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 50)) {
+      // Not by its command line, which is empty for a moment while the jailer becomes Firecracker.
+      const jail = this.#read(id);
+      if (jail === undefined) throw new Error("it ended at once");
+      if (await accepts(jail.socketPath)) return jail;
+      if (performance.now() > giveUpAtMs) throw new Error(`no API socket within ${START_TIMEOUT_MS} ms`);
+      await sleep(waitMs);
+    }
+  }
+
+  #newUid(): number {
+    const { firstUid } = this.#options;
+    if (this.#uids.size >= UIDS - 1)
+      throw new AenvError("exhausted", `all ${UIDS - 1} user ids for machines are in use`);
+    for (;;) {
+      const uid = firstUid + randomInt(1, UIDS);
+      if (this.#uids.has(uid)) continue;
+      this.#uids.add(uid);
+      return uid;
+    }
+  }
+
+  #logFile(id: string): string {
+    return join(this.#logsDir, id);
+  }
+}
+
+/** A guest writes there what it likes, and people read it on a terminal. */
+function printable(text: string): string {
+  return text.replace(/[^\P{C}\n\t]/gu, "");
+}
+
+function ignoreMissing(error: unknown): void {
+  if (!isMissing(error)) throw error;
+}
