@@ -58,10 +58,23 @@ describe("configuration", () => {
       complaint(["--config", good], { AENV_SLOTS_READY: "many" }),
       /slotsReady \("many", from AENV_SLOTS_READY\)/,
     );
+    assert.match(
+      complaint(["--config", good, "--virtualization", "xen"]),
+      /virtualization \("xen", from --virtualization\): .*"gvisor"/,
+    );
+    assert.match(complaint(["--config", good], { AENV_PVM_KERNEL_PATH: "vmlinux" }), /pvmKernelPath \("vmlinux", from/);
     assert.match(complaint(["--config", file("odd.json", '{"frob": 1}')]), /frob/);
     assert.match(complaint(["--config", file("broken.json", "{")]), /broken\.json cannot be read/);
     assert.match(complaint(["--config", join(folder, "missing.json")]), /missing\.json cannot be read/);
     assert.match(complaint(["--config", good, "--nonsense"]), /nonsense/);
+  });
+
+  it("leaves the choice of the driver to the host unless it is made", () => {
+    const { config } = loadConfig(["--config", file("none.json", "{}")], {}, {});
+    assert.deepEqual([config.virtualization, config.pvmKernelPath], ["auto", null]);
+    const env = { AENV_VIRTUALIZATION: "pvm", AENV_PVM_KERNEL_PATH: "/lib/vmlinux-pvm" };
+    const { config: chosen } = loadConfig(["--config", file("none.json", "{}")], {}, env);
+    assert.deepEqual([chosen.virtualization, chosen.pvmKernelPath], ["pvm", "/lib/vmlinux-pvm"]);
   });
 
   it("splits addresses of both families", () => {

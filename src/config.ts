@@ -18,10 +18,26 @@ const schema = z.strictObject({
     .string()
     .regex(/^(\[[0-9a-fA-F:]+\]|[^:]+):\d{1,5}$/, "must have the form address:port")
     .default("127.0.0.1:8000"),
-  /** Folder with `keeper`, `blobd` and `envd`. */
+  /** Folder with `keeper`, `blobd`, `envd` and `kvmprobe`. */
   binDir: z.string().startsWith("/").default("/usr/local/lib/aenv"),
   /** The gVisor runtime. */
   runscPath: z.string().startsWith("/").default("/usr/local/lib/aenv/runsc"),
+  /** What isolates sandboxes: gVisor, or Firecracker's machines by `kvm` or `pvm`. `auto`: Firecracker where /dev/kvm runs
+   *  ordinary guests and what it needs is installed, else gVisor; PVM only where `pvmKernelPath` is set. */
+  virtualization: z.enum(["auto", "kvm", "pvm", "gvisor"]).default("auto"),
+  /** Firecracker and its jailer, of one release. */
+  firecrackerPath: z.string().startsWith("/").default("/usr/local/lib/aenv/firecracker"),
+  jailerPath: z.string().startsWith("/").default("/usr/local/lib/aenv/jailer"),
+  /** The kernel of Firecracker's machines, an uncompressed ELF file, and its initrd. */
+  guestKernelPath: z.string().startsWith("/").default("/usr/local/lib/aenv/guest/vmlinux"),
+  guestInitrdPath: z.string().startsWith("/").default("/usr/local/lib/aenv/guest/initrd"),
+  /** A kernel that knows of PVM, in the place of `guestKernelPath` on hosts whose /dev/kvm is PVM's; none by default. */
+  pvmKernelPath: z.string().startsWith("/").nullable().default(null),
+  /** More words for the command line of these kernels. */
+  guestKernelArgs: z
+    .string()
+    .regex(/^[\x20-\x7e]*$/, "must be printable ASCII")
+    .default(""),
   /** Build of this server, shown by `GET /version`. */
   commit: z.string().default("unknown"),
   logLevel: z.enum(["debug", "info", "warn", "error"]).default("info"),
@@ -87,8 +103,21 @@ export function loadConfig(
     const fromFlag = values[flag];
     if (typeof fromFlag === "string") take(field, typed(field, fromFlag), `--${flag}`);
   }
+  return { config: check(raw, sources, file), sources, positionals, flags: values };
+}
+
+/** The whole configuration that a file with these fields makes. Errors: invalid. */
+export function completeConfig(fields: Readonly<Record<string, unknown>>): Config {
+  return check(fields, {}, undefined);
+}
+
+function check(
+  raw: Readonly<Record<string, unknown>>,
+  sources: LoadedConfig["sources"],
+  file: string | undefined,
+): Config {
   const checked = schema.safeParse(raw);
-  if (checked.success) return { config: checked.data, sources, positionals, flags: values };
+  if (checked.success) return checked.data;
   const problems = checked.error.issues.map((issue) => {
     const name = String(issue.path[0] ?? (issue.code === "unrecognized_keys" ? issue.keys.join(", ") : "?"));
     const source = sources[name as Field] ?? file ?? "the configuration";
@@ -149,6 +178,8 @@ export function dataPaths(dataDir: string) {
     apiKey: join(dataDir, "api-key"),
     catalog: join(dataDir, "catalog.db"),
     machines: join(dataDir, "machines"),
+    uppers: join(dataDir, "uppers"),
+    firecracker: join(dataDir, "firecracker"),
     blobs: join(dataDir, "blobs"),
     log: join(dataDir, "log"),
     run,

@@ -6,12 +6,13 @@ import { isDeepStrictEqual } from "node:util";
 import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
 import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
+import { firecrackerPaths, type VirtualizationConfig } from "./firecracker.ts";
 import { binDir, runscPath } from "./go.ts";
 import { root } from "./node.js";
 import { buildVersion } from "./version.ts";
 
 /** What the scripts set of src/config.ts's fields in <data>/config.json; others may be in it, and are kept. */
-export interface ServerConfig {
+export interface ServerConfig extends VirtualizationConfig {
   readonly dataDir: string;
   readonly listen: string;
   readonly binDir: string;
@@ -33,11 +34,27 @@ export type StartOutcome = "already running" | "started" | "replaced an older bu
 
 const HEALTH_TIMEOUT_MS = 60_000;
 
-/** The configuration this checkout's server would have; what the operator set in an existing one stays. */
-export async function wantedConfig(data: DataDir, port: number | undefined): Promise<ServerConfig> {
+/** What the operator asks for when starting the server; undefined leaves it as it was. */
+export interface Wishes {
+  readonly port: number | undefined;
+  readonly virtualization: ServerConfig["virtualization"] | undefined;
+}
+
+/** What the configuration would say of virtualization; for knowing what to set up before the rest of it can be known. */
+export function wantedVirtualization(data: DataDir, { virtualization }: Wishes): VirtualizationConfig {
   const present = readJson<Partial<ServerConfig>>(data.configFile) ?? {};
+  return virtualization === undefined ? present : { ...present, virtualization };
+}
+
+/** The configuration this checkout's server would have; what the operator set in an existing one stays. */
+export async function wantedConfig(data: DataDir, wishes: Wishes): Promise<ServerConfig> {
+  const present = readJson<Partial<ServerConfig>>(data.configFile) ?? {};
+  const { port } = wishes;
+  const virtualization = wantedVirtualization(data, wishes);
   return {
     ...present,
+    ...virtualization,
+    ...(await firecrackerPaths(virtualization)),
     dataDir: data.path,
     listen: port === undefined ? (present.listen ?? DEFAULT_LISTEN) : `127.0.0.1:${port}`,
     binDir: await binDir(),

@@ -69,5 +69,7 @@ function recordFor(config: ServerConfig): BaseRecord {
   const agent = createHash("sha256")
     .update(readFileSync(join(config.binDir, "envd")))
     .digest("hex");
-  return { recipe: baseRecipeHash(), agent, runtime: config.runscPath };
+  const { virtualization = "auto", runscPath, firecrackerPath = "" } = config;
+  // Made by the one, it does not run on the other, nor on another version.
+  return { recipe: baseRecipeHash(), agent, runtime: [virtualization, runscPath, firecrackerPath].join(" ").trim() };
 }

@@ -6,8 +6,8 @@ import { ensureRoot } from "./elevate.ts";
 import { nextSteps } from "./hints.ts";
 import { checkHost } from "./host.ts";
 import { type Access, login, prove } from "./prove.ts";
-import { serverUrl, startServer, wantedConfig } from "./server.ts";
-import { serverSteps, setUp } from "./setup.ts";
+import { serverUrl, startServer, type Wishes, wantedConfig, wantedVirtualization } from "./server.ts";
+import { serverStepsFor, setUp } from "./setup.ts";
 import { ask, confirm, progress, say } from "./steps.ts";
 import { hasBaseTemplate, makeBaseTemplate } from "./template.ts";
 
@@ -16,30 +16,39 @@ const USAGE = `npm run up [-- OPTIONS]: sets up what aenv needs, starts it, and 
   --yes            do not ask
   --data-dir DIR   where the server keeps all it has (default ${DEFAULT_DATA_DIR})
   --port N         port on 127.0.0.1 (default 8000, or what it was before)
+  --virtualization auto|kvm|pvm|gvisor
+                   what isolates sandboxes (default auto, or what it was before; see docs/drivers.md)
 
-AENV_API_KEY is taken as the first API key when it is set; AENV_CACHE_DIR moves the cache (${cacheDir()}).`;
+AENV_API_KEY is taken as the first API key when it is set; AENV_CACHE_DIR moves the cache (${cacheDir()});
+AENV_FIRECRACKER_URL names a mirror of Firecracker's releases.`;
 
 const { values } = parseArgs({
   options: {
     yes: { type: "boolean", default: false },
     "data-dir": { type: "string", default: DEFAULT_DATA_DIR },
     port: { type: "string" },
+    virtualization: { type: "string" },
     help: { type: "boolean", default: false },
   },
 });
 
 if (values.help) say(USAGE);
-else await up(dataDir(values["data-dir"]), values.port === undefined ? undefined : parsePort(values.port));
+else {
+  await up(dataDir(values["data-dir"]), {
+    port: values.port === undefined ? undefined : parsePort(values.port),
+    virtualization: values.virtualization === undefined ? undefined : parseVirtualization(values.virtualization),
+  });
+}
 
-async function up(data: DataDir, port: number | undefined): Promise<void> {
+async function up(data: DataDir, wishes: Wishes): Promise<void> {
   await ensureRoot("to install packages and to run sandboxes");
   const asks = !values.yes && process.stdin.isTTY;
-  await setUp(serverSteps, async (plan) => {
+  await setUp(await serverStepsFor(wantedVirtualization(data, wishes)), async (plan) => {
     say(`aenv needs the following here (the cache is ${cacheDir()}):\n\n${plan}`);
     return !asks || (await confirm("Go on?"));
   });
 
-  const config = await wantedConfig(data, port);
+  const config = await wantedConfig(data, wishes);
   await checkHost(config);
   await chooseKey(data, asks);
   const outcome = await progress(`server at ${serverUrl(config)}, build ${config.commit}`, () =>
@@ -85,4 +94,10 @@ function parsePort(text: string): number {
   if (!Number.isInteger(port) || port < 1 || port > 65535)
     throw new Error(`--port ${text}: a port is a number from 1 to 65535`);
   return port;
+}
+
+function parseVirtualization(text: string): Wishes["virtualization"] {
+  const known = (["auto", "kvm", "pvm", "gvisor"] as const).find((name) => name === text);
+  if (known === undefined) throw new Error(`--virtualization ${text}: it is auto, kvm, pvm or gvisor`);
+  return known;
 }

@@ -1,15 +1,6 @@
+import type { Check, Judgement, Rule } from "./check.ts";
 import type { Attempt, HostFacts } from "./facts.ts";
-
-export type CheckStatus = "ok" | "warn" | "fail";
-
-/** `warn`: works, with a limit the text names. `fail`: sandboxes will not work until it is fixed. */
-export interface Check {
-  readonly id: string;
-  readonly status: CheckStatus;
-  readonly found: string;
-  /** What to do about it; absent when ok. */
-  readonly fix?: string;
-}
+import { VIRTUALIZATION_RULES, weigh } from "./virtualization.ts";
 
 const GIB = 1024 ** 3;
 const NEEDED_KERNEL = [6, 8] as const;
@@ -22,11 +13,11 @@ const EARLIEST_NOW_MS = Date.UTC(2026, 0, 1);
 
 /** Judges a host. Pure: the same facts give the same answer. */
 export function checkFacts(facts: HostFacts): readonly Check[] {
-  return RULES.map(([id, rule]) => ({ id, ...rule(facts) }));
+  return RULES.flatMap(([id, rule]) => {
+    const judgement = rule(facts);
+    return judgement === undefined ? [] : [{ id, ...weigh(id, judgement, facts) }];
+  });
 }
-
-type Judgement = Omit<Check, "id">;
-type Rule = (facts: HostFacts) => Judgement;
 
 const RULES: readonly (readonly [string, Rule])[] = [
   ["platform", platform],
@@ -77,7 +68,7 @@ const RULES: readonly (readonly [string, Rule])[] = [
         "see the reason; `npm run up` builds the runsc that is known to work",
       ),
   ],
-  ["kvm", (f) => ({ status: "ok", found: f.kvm ? "/dev/kvm is there" : "no /dev/kvm; gVisor needs none" })],
+  ...VIRTUALIZATION_RULES,
   ["disk", disk],
   ["memory", memory],
   ["open-files", openFiles],
@@ -116,7 +107,7 @@ function programs({ programs }: HostFacts): Judgement {
     .filter(([, version]) => version === undefined)
     .map(([name]) => name);
   const found = missing.length === 0 ? Object.values(programs).join(", ") : `missing: ${missing.join(", ")}`;
-  return demand(missing.length === 0, found, "apt-get install iproute2 nftables mount");
+  return demand(missing.length === 0, found, "apt-get install iproute2 nftables mount e2fsprogs");
 }
 
 function forwarding({ ipForward, droppingChains }: HostFacts): Judgement {

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { VirtualizationFacts } from "#driver";
 import { checkFacts } from "./checks.ts";
 import type { HostFacts } from "./facts.ts";
 import { cgroupFacts, droppingChains, foreignRoutes, isListening, openFilesLimit } from "./parse.ts";
@@ -13,13 +14,15 @@ const good: HostFacts = {
   nodeVersion: "24.22.3",
   uid: 0,
   cgroup: { version: "v2", controllers: ["cpu", "io", "memory", "pids"] },
-  programs: { ip: "ip 6.1", nft: "nft 1.0", mount: "mount 2.38" },
+  programs: { ip: "ip 6.1", nft: "nft 1.0", mount: "mount 2.38", tc: "tc 6.1", mke2fs: "mke2fs 1.47" },
   namespaces: { worked: true },
   erofs: { worked: true },
   runsc: { path: "/bin/runsc", version: "v1", sandbox: { worked: true } },
   seccompActions: ["trap", "user_notif", "allow"],
   ptraceScope: 1,
-  kvm: false,
+  virtualization: virtualization("auto", "absent"),
+  firecracker: { firecracker: undefined, jailer: undefined },
+  tun: true,
   fuse: true,
   ipForward: false,
   droppingChains: [],
@@ -32,6 +35,26 @@ const good: HostFacts = {
   clockSynchronised: true,
   nowMs: Date.UTC(2026, 10, 30),
 };
+
+/** Nothing of Firecracker is installed, unless `isThere` says so. */
+function virtualization(
+  wanted: VirtualizationFacts["wanted"],
+  state: VirtualizationFacts["kvm"]["state"],
+  isThere = false,
+): VirtualizationFacts {
+  const file = (path: string) => ({ path, isThere });
+  return {
+    wanted,
+    kvm: { state, why: "evidence" },
+    files: {
+      firecrackerPath: file("/lib/firecracker"),
+      jailerPath: file("/lib/jailer"),
+      guestKernelPath: file("/lib/vmlinux"),
+      guestInitrdPath: file("/lib/initrd"),
+      pvmKernelPath: { path: null, isThere: false },
+    },
+  };
+}
 
 function statuses(facts: Partial<HostFacts>): Record<string, string> {
   const notOk = checkFacts({ ...good, ...facts }).filter(({ status }) => status !== "ok");
@@ -55,6 +78,63 @@ test("what keeps sandboxes from running fails, what limits them warns", () => {
   assert.deepEqual(statuses({ diskFreeBytes: GIB }), { disk: "fail" });
   assert.deepEqual(statuses({ nowMs: 0 }), { clock: "fail" });
   assert.deepEqual(statuses({ fuse: false, clockSynchronised: false }), { fuse: "warn", clock: "warn" });
+});
+
+function found(facts: Partial<HostFacts>): Record<string, string> {
+  return Object.fromEntries(checkFacts({ ...good, ...facts }).map(({ id, found }) => [id, found]));
+}
+
+test("what /dev/kvm runs is said, and is no fault of a host that gVisor will do for", () => {
+  assert.equal(found({}).kvm, "there is no /dev/kvm (evidence)");
+  assert.equal(found({}).virtualization, "gVisor, because there is no /dev/kvm");
+  assert.equal("firecracker" in found({}), false);
+  assert.deepEqual(statuses({ virtualization: virtualization("auto", "pvm") }), {});
+  assert.equal(
+    found({ virtualization: virtualization("auto", "pvm") }).kvm,
+    "/dev/kvm runs PVM guests only (evidence)",
+  );
+  assert.deepEqual(statuses({ virtualization: virtualization("auto", "not-permitted") }), { kvm: "warn" });
+  assert.deepEqual(statuses({ virtualization: virtualization("gvisor", "broken") }), {});
+});
+
+test("Firecracker's parts are looked at where it would be chosen, and missed as much as it is wanted", () => {
+  const all = { firecracker: { firecracker: "Firecracker v1.12.1", jailer: "Jailer v1.12.1" } };
+  const installed = { ...all, virtualization: virtualization("auto", "hardware", true) };
+  assert.deepEqual(statuses(installed), {});
+  assert.equal(found(installed).firecracker, "Firecracker v1.12.1 at /lib/firecracker");
+  assert.match(found(installed).virtualization ?? "", /^Firecracker, because/);
+  assert.deepEqual(statuses({ ...installed, firecracker: { ...all.firecracker, jailer: "Jailer v1.11.0" } }), {
+    jailer: "warn",
+  });
+  assert.deepEqual(statuses({ ...installed, tun: false }), { tun: "warn" });
+
+  assert.deepEqual(statuses({ virtualization: virtualization("auto", "hardware") }), {
+    firecracker: "warn",
+    jailer: "warn",
+    "guest-kernel": "warn",
+  });
+  const missing = { firecracker: "fail", jailer: "fail", "guest-kernel": "fail", virtualization: "fail" };
+  assert.deepEqual(statuses({ virtualization: virtualization("kvm", "hardware") }), missing);
+  assert.deepEqual(statuses({ ...all, virtualization: virtualization("kvm", "pvm", true) }), {
+    virtualization: "fail",
+  });
+  assert.match(
+    found({ virtualization: virtualization("pvm", "pvm", true) })["guest-kernel"] ?? "",
+    /pvmKernelPath is not/,
+  );
+});
+
+test("what only gVisor needs stops no host that runs Firecracker", () => {
+  const withoutGvisor = { ptraceScope: 3, runsc: { ...good.runsc, version: undefined } };
+  assert.deepEqual(statuses(withoutGvisor), { ptrace: "fail", runsc: "fail" });
+  const firecracker = { firecracker: "Firecracker v1.12.1", jailer: "Jailer v1.12.1" };
+  assert.deepEqual(
+    statuses({ ...withoutGvisor, firecracker, virtualization: virtualization("kvm", "hardware", true) }),
+    {
+      ptrace: "warn",
+      runsc: "warn",
+    },
+  );
 });
 
 test("a port taken by our own edge is fine, by another program not", () => {

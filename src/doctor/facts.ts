@@ -1,3 +1,5 @@
+import type { VirtualizationFacts } from "#driver";
+
 /** What was found on a host, as plain data: gathered by probe.ts, judged by checks.ts. Sizes in bytes. */
 export interface HostFacts {
   readonly kernel: string;
@@ -6,14 +8,17 @@ export interface HostFacts {
   readonly uid: number;
   readonly cgroup: CgroupFacts;
   /** Version line of each program, undefined when it cannot be started. */
-  readonly programs: Readonly<Record<"ip" | "nft" | "mount", string | undefined>>;
+  readonly programs: Readonly<Record<"ip" | "nft" | "mount" | "tc" | "mke2fs", string | undefined>>;
   readonly namespaces: Attempt;
   readonly erofs: Attempt;
   readonly runsc: RunscFacts;
   readonly seccompActions: readonly string[];
   /** kernel.yama.ptrace_scope; undefined without Yama. */
   readonly ptraceScope: number | undefined;
-  readonly kvm: boolean;
+  readonly virtualization: VirtualizationFacts;
+  readonly firecracker: FirecrackerVersions;
+  /** /dev/net/tun */
+  readonly tun: boolean;
   readonly fuse: boolean;
   readonly ipForward: boolean;
   /** Chains of others that drop what is forwarded unless a rule accepts it. */
@@ -44,4 +49,10 @@ export interface RunscFacts {
   readonly version: string | undefined;
   /** A sandbox that ran one command. */
   readonly sandbox: Attempt;
+}
+
+/** As the programs say it, `Firecracker v1.12.1`; undefined when one cannot be started. */
+export interface FirecrackerVersions {
+  readonly firecracker: string | undefined;
+  readonly jailer: string | undefined;
 }

@@ -1,7 +1,8 @@
-import { type Check, checkFacts } from "./checks.ts";
+import type { Check } from "./check.ts";
+import { checkFacts } from "./checks.ts";
 import { type ProbeOptions, probeHost } from "./probe.ts";
 
-export type { Check, CheckStatus } from "./checks.ts";
+export type { Check, CheckStatus } from "./check.ts";
 export type { ProbeOptions } from "./probe.ts";
 export { exitCodeFor, formatChecks } from "./report.ts";
 

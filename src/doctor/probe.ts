@@ -2,6 +2,7 @@ import { constants } from "node:fs";
 import { access, mkdtemp, readFile, rm, statfs, writeFile } from "node:fs/promises";
 import { arch, release, tmpdir } from "node:os";
 import { join } from "node:path";
+import { type ExamineOptions, examineVirtualization } from "#driver";
 import type { CommandRunner } from "#lib/run";
 import { emptyErofsImage } from "./erofs-image.ts";
 import type { Attempt, HostFacts, RunscFacts } from "./facts.ts";
@@ -14,8 +15,7 @@ import {
   openFilesLimit,
 } from "./parse.ts";
 
-export interface ProbeOptions {
-  readonly runner: CommandRunner;
+export interface ProbeOptions extends ExamineOptions {
   readonly dataDir: string;
   readonly runscPath: string;
   readonly port: number;
@@ -25,7 +25,8 @@ const COMMAND_TIMEOUT_MS = 10_000;
 const SANDBOX_TIMEOUT_MS = 30_000;
 
 /** Looks at the host and tries what sandboxes need. Leaves nothing behind. Never throws for what the host lacks. */
-export async function probeHost({ runner, dataDir, runscPath, port }: ProbeOptions): Promise<HostFacts> {
+export async function probeHost(options: ProbeOptions): Promise<HostFacts> {
+  const { runner, dataDir, runscPath, paths, port } = options;
   const temp = await mkdtemp(join(tmpdir(), "aenv-doctor-"));
   try {
     const tools = new Tools(runner, temp);
@@ -39,13 +40,20 @@ export async function probeHost({ runner, dataDir, runscPath, port }: ProbeOptio
         ip: await tools.versionOf(["ip", "-Version"]),
         nft: await tools.versionOf(["nft", "--version"]),
         mount: await tools.versionOf(["mount", "--version"]),
+        tc: await tools.versionOf(["tc", "-Version"]),
+        mke2fs: await tools.versionOf(["sh", "-c", "mke2fs -V 2>&1"]),
       },
       namespaces: await tools.tryNamespace(),
       erofs: await tools.tryErofs(),
       runsc: await tools.runsc(runscPath),
       seccompActions: words(await text("/proc/sys/kernel/seccomp/actions_avail")),
       ptraceScope: number(await text("/proc/sys/kernel/yama/ptrace_scope")),
-      kvm: await isThere("/dev/kvm"),
+      virtualization: await examineVirtualization(options),
+      firecracker: {
+        firecracker: await tools.versionOf([paths.firecrackerPath, "--version"]),
+        jailer: await tools.versionOf([paths.jailerPath, "--version"]),
+      },
+      tun: await isThere("/dev/net/tun"),
       fuse: await isThere("/dev/fuse"),
       ipForward: number(await text("/proc/sys/net/ipv4/ip_forward")) === 1,
       droppingChains: droppingChains(await tools.stdoutOf(["nft", "--json", "list", "ruleset"])),

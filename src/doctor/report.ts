@@ -1,4 +1,4 @@
-import type { Check, CheckStatus } from "./checks.ts";
+import type { Check, CheckStatus } from "./check.ts";
 
 const MARKS: Readonly<Record<CheckStatus, string>> = { ok: "ok  ", warn: "warn", fail: "FAIL" };
 

@@ -1,6 +1,5 @@
 import { join } from "node:path";
 import type { Catalog } from "#catalog";
-import { createGvisorDriver } from "#driver/gvisor";
 import { connectKeeper, type Keeper } from "#lib/keeper";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
@@ -10,6 +9,7 @@ import { Background, Entries, installAgent, Journal, NodePaths, Orchestrator, Ro
 import { forwarderName } from "#proxy";
 import { connectStore } from "#store";
 import { type Config, dataPaths } from "../config.ts";
+import { createDriver, type DriverDeps } from "./driver.ts";
 
 /** What the agent of this build calls itself (`envd -version` says the same; a test compares). */
 export const ENVD_VERSION = "0.5.2";
@@ -18,11 +18,18 @@ export interface StartedNode {
   readonly orchestrator: Orchestrator;
   /** The edge that ran before this server. */
   readonly forwarder: string | undefined;
+  /** The most that one sandbox can have, where the driver has a limit. */
+  readonly maxVcpus: number | undefined;
   close(): Promise<void>;
 }
 
 /** The node side of a server: runtimes, network, bytes and the sandboxes on them. */
-export async function startNode(config: Config, catalog: Catalog, logger: Logger): Promise<StartedNode> {
+export async function startNode(
+  config: Config,
+  catalog: Catalog,
+  logger: Logger,
+  options: Pick<DriverDeps, "used">,
+): Promise<StartedNode> {
   const data = dataPaths(config.dataDir);
   const paths = new NodePaths(config.dataDir);
   const keeper = connectKeeper(data.keeperSocket);
@@ -31,21 +38,14 @@ export async function startNode(config: Config, catalog: Catalog, logger: Logger
     dataDir: config.dataDir,
     onStale: (network) => removeServerNetwork(keeper, network),
   });
-  const driver = await createGvisorDriver({
-    runscPath: config.runscPath,
-    runner: keeper,
-    watcher: keeper,
-    stateDir: join("/run/aenv", String(claim.index)),
-    machinesDir: data.machines,
-    cgroupParent: join("/aenv", String(claim.index)),
-    logger,
-  });
+  const driver = await createDriver(config, { index: claim.index, keeper, diskFiles: store.files, logger, ...options });
   const slots = createSlots({
     runner: keeper,
     server: claim.network,
     log: logger,
     ready: config.slotsReady,
     max: config.slotsMax,
+    companion: driver,
   });
   const routes = new Routes();
   const forwarder = await runningEdge(keeper);
@@ -68,6 +68,7 @@ export async function startNode(config: Config, catalog: Catalog, logger: Logger
   return {
     orchestrator,
     forwarder,
+    maxVcpus: driver.capabilities.maxVcpus,
     async close() {
       await orchestrator.close();
       await slots.close();

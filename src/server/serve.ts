@@ -44,7 +44,10 @@ async function start(config: Config, logger: Logger): Promise<{ close(): Promise
   const apiKey = await loadOrMakeApiKey(paths.apiKey);
   const catalog = new SqliteCatalog(paths.catalog);
   const templates = new Templates(catalog, Date.now);
-  const node = await startNode(config, catalog, logger);
+  const builds = await templates.builds();
+  // The newest comes first.
+  const used = builds.find((build) => build.snapshot !== undefined)?.snapshot?.driver;
+  const node = await startNode(config, catalog, logger, { used });
   const { orchestrator } = node;
   const cluster = new SingleNodeCluster({ node: orchestrator, templates, logger });
   const builder = new ImageBuilder({
@@ -82,7 +85,11 @@ async function start(config: Config, logger: Logger): Promise<{ close(): Promise
     version: { version: VERSION, commit: config.commit, dataFormat: CATALOG_FORMAT },
     domain: config.domain,
     maxTimeoutMs: config.maxTimeoutHours * 3_600_000,
-    maxResources: { vcpus: cpus().length * 4, memoryBytes: totalmem(), diskBytes: 512 * 1024 ** 3 },
+    maxResources: {
+      vcpus: Math.min(cpus().length * 4, node.maxVcpus ?? Number.POSITIVE_INFINITY),
+      memoryBytes: totalmem(),
+      diskBytes: 512 * 1024 ** 3,
+    },
     metrics: () => metricsText({ stats: orchestrator.stats(), freeBytes: freemem(), uptimeS: process.uptime() }),
   });
   const http = await listen(paths.aenvdSocket, getRequestListener(api.fetch));
