@@ -18,7 +18,7 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   network: ["domain", "lib"],
   guest: ["domain", "lib"],
   driver: ["domain", "lib"],
-  doctor: ["domain", "lib"],
+  doctor: ["domain", "lib", "driver"],
   orchestrator: ["domain", "lib", "catalog", "store", "network", "guest", "driver"],
   builder: ["domain", "lib", "catalog"],
   cluster: ["domain", "lib", "catalog"],

@@ -80,7 +80,7 @@ async function bootstrap(tar: string, tools: string): Promise<void> {
     "--variant=minbase",
     "--mode=root",
     ...lines("dpkg-options.txt").map((option) => `--dpkgopt=${option}`),
-    ...(await aptOptions()).map((option) => `--aptopt=${option}`),
+    ...(await aptOptions()),
     `--include=${packages.join(",")}`,
     `--customize-hook=${join(recipe, "customize.sh")}`,
     SUITE,
@@ -98,11 +98,11 @@ async function bootstrap(tar: string, tools: string): Promise<void> {
   });
 }
 
-/** The host's apt settings without which its mirror may not be reachable or not be believed. */
-async function aptOptions(): Promise<string[]> {
+/** For mmdebstrap: the host's apt settings without which its mirror may not be reachable or not be believed. */
+export async function aptOptions(): Promise<string[]> {
   const wanted = /^Acquire::(?:https?::Proxy|Check-Valid-Until|Check-Date) "[^"]+";$/;
   const { stdout } = await output(["apt-config", "dump"]);
-  return stdout.split("\n").filter((line) => wanted.test(line));
+  return stdout.split("\n").flatMap((line) => (wanted.test(line) ? [`--aptopt=${line}`] : []));
 }
 
 function lines(name: string): string[] {

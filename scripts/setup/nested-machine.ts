@@ -1,0 +1,137 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { createServer, type Server } from "node:net";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import type { NestedSystem } from "./nested-system.ts";
+
+/** How a run in the nested machine ended. */
+export type NestedEnd =
+  | { readonly how: "exited"; readonly code: number }
+  /** The machine itself, or the emulator: says nothing of the tests. `kernel` is the end of what its kernel said. */
+  | { readonly how: "broke" | "timed out"; readonly why: string; readonly kernel: readonly string[] };
+
+export interface NestedMachineOptions {
+  readonly system: NestedSystem;
+  readonly runDisk: string;
+  /** For sockets; short. */
+  readonly dir: string;
+  readonly timeoutMs: number;
+  /** Called with each line that the tests print. */
+  readonly onLine: (line: string) => void;
+}
+
+export const NESTED_MEMORY_MIB = 3072;
+const EXIT = /^(.*)NESTED-EXIT (\d+)$/;
+/** What a kernel says when it is at its end, or our script in the initramfs. */
+const BROKE = /\bBUG: |Kernel panic|Oops: |general protection fault|^NESTED: /;
+/** For the kernel to say more, after the first line of that kind. */
+const LAST_WORDS_MS = 2000;
+const KERNEL_LINES = 60;
+
+/**
+ * Boots the machine, an emulated AMD processor with SVM, and waits for its end. One processor: with two, nested machines make
+ * the emulated kernel fail now and then, and nothing gets faster.
+ */
+export async function runNestedMachine(options: NestedMachineOptions): Promise<NestedEnd> {
+  const port = join(options.dir, "port");
+  return await runEmulator(["qemu-system-x86_64", ...qemuArguments(options, port)], port, options);
+}
+
+/**
+ * Runs a program that connects to the socket `port`, as which the machine's tests speak, and shows on its own output what the
+ * machine's kernel says. It ends with this process, however that ends.
+ */
+export async function runEmulator(
+  argv: readonly string[],
+  port: string,
+  options: Pick<NestedMachineOptions, "timeoutMs" | "onLine">,
+): Promise<NestedEnd> {
+  const server = createServer().listen(port);
+  await once(server, "listening");
+  const bound = ["--pdeathsig", "KILL", "--", ...argv];
+  const emulator = spawn("setpriv", bound, { stdio: ["ignore", "pipe", "pipe"] });
+  const { signal: late, abort } = deadline(options.timeoutMs);
+  try {
+    return await ended(emulator, server, late, options.onLine);
+  } finally {
+    abort();
+    server.close();
+    // What it holds in memory and on disk is free once it has gone.
+    if (emulator.kill("SIGKILL")) await once(emulator, "exit");
+  }
+}
+
+async function ended(
+  emulator: ChildProcess,
+  server: Server,
+  late: Promise<string>,
+  onLine: (line: string) => void,
+): Promise<NestedEnd> {
+  const end = Promise.withResolvers<NestedEnd>();
+  const kernel: string[] = [];
+  const broke = (why: string): void => end.resolve({ how: "broke", why, kernel });
+  for (const input of [emulator.stdout, emulator.stderr]) {
+    if (input === null) continue;
+    createInterface({ input }).on("line", (line) => {
+      kernel.push(line.trimEnd());
+      if (kernel.length > KERNEL_LINES) kernel.shift();
+      if (BROKE.test(line)) setTimeout(() => broke(line.trim()), LAST_WORDS_MS);
+    });
+  }
+  server.once("connection", (input) => {
+    input.on("error", () => {}); // the emulator's end tells more
+    createInterface({ input }).on("line", (line) => {
+      const [, before = line, code] = EXIT.exec(line) ?? [];
+      if (before !== "" || code === undefined) onLine(before);
+      if (code !== undefined) end.resolve({ how: "exited", code: Number(code) });
+    });
+  });
+  emulator.once("error", (error) => broke(error.message));
+  emulator.once("close", (code, signal) => broke(`it ended before the tests did (${signal ?? code})`));
+  void late.then((why) => end.resolve({ how: "timed out", why, kernel }));
+  return await end.promise;
+}
+
+/** A promise that settles after a while, unless that is called off. */
+function deadline(timeoutMs: number): { readonly signal: Promise<string>; abort(): void } {
+  const late = Promise.withResolvers<string>();
+  const timer = setTimeout(() => late.resolve(`no end after ${timeoutMs / 1000} s`), timeoutMs);
+  return { signal: late.promise, abort: () => clearTimeout(timer) };
+}
+
+function qemuArguments({ system, runDisk }: NestedMachineOptions, port: string): string[] {
+  const options: Readonly<Record<string, readonly string[]>> = {
+    machine: ["q35"],
+    accel: ["tcg,thread=multi,tb-size=1024"],
+    cpu: ["EPYC,+svm"],
+    smp: ["1"],
+    m: [String(NESTED_MEMORY_MIB)],
+    kernel: [system.kernel],
+    initrd: [system.initramfs],
+    append: [kernelCommandLine()],
+    serial: ["stdio"],
+    drive: [
+      // Written to, but never for good.
+      `file=${system.dataDisk},format=raw,if=none,id=data,snapshot=on,cache=unsafe`,
+      `file=${runDisk},format=raw,if=none,id=run,readonly=on`,
+    ],
+    chardev: [`socket,id=port,path=${port}`],
+    device: [
+      ...["virtio-blk-pci,drive=data", "virtio-blk-pci,drive=run"],
+      ...["virtio-serial-pci", "virtserialport,chardev=port", "virtio-rng-pci"],
+    ],
+  };
+  const named = Object.entries(options).flatMap(([name, all]) => all.flatMap((value) => [`-${name}`, value]));
+  return ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", ...named];
+}
+
+/** The emulated time stamp counter is the host's: told its frequency, the kernel need not measure it by an emulated timer. An
+ *  emulator that waits for its processor is no reason for alarm. */
+function kernelCommandLine(): string {
+  const mhz = /^cpu MHz\s*: ([\d.]+)$/m.exec(readFileSync("/proc/cpuinfo", "utf8"))?.[1];
+  const clock = mhz === undefined ? [] : [`tsc_early_khz=${Math.round(Number(mhz) * 1000)}`, "no_timer_check"];
+  const quick = ["mitigations=off", "nokaslr", "nowatchdog"];
+  return ["console=ttyS0", "panic=-1", "quiet", "tsc=reliable", ...quick, ...clock].join(" ");
+}

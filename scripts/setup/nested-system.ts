@@ -1,0 +1,176 @@
+import { existsSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
+import { aptOptions, baseRecipeHash, baseTree } from "./base.ts";
+import { cacheDir, cached, makeDir, prune } from "./cache.js";
+import { bootImage, type CloudKernel, fetchCloudKernel, findCloudKernel, modulesInOrder } from "./cloud-kernel.ts";
+import { type CpioEntry, cpioArchive } from "./cpio.ts";
+import { hashTree } from "./hash.ts";
+import { debianSources } from "./mirrors.ts";
+import { root } from "./node.js";
+import { packagesStepFor } from "./packages.ts";
+import { run } from "./run.ts";
+import type { Step } from "./steps.ts";
+
+/**
+ * What the nested machine boots: a kernel, an initramfs, and a data disk with the image of the template `base` and the few
+ * things its system needs beside it. Made once, used by all runs, never written to.
+ */
+export interface NestedSystem {
+  readonly kernel: string;
+  readonly initramfs: string;
+  readonly dataDisk: string;
+}
+
+/** Of the kernel, beside what is built in: disks and ports of the machine, file systems, KVM, what slots are made of. */
+const MODULES = [
+  ...["virtio_pci", "virtio_blk", "virtio_console", "virtio_rng"],
+  ...["xfs", "ext4", "erofs", "overlay", "fuse", "loop"],
+  ...["kvm_amd", "tun", "veth", "bridge"],
+  ...["nf_tables", "nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nfnetlink_cttimeout", "nft_chain_nat", "nft_ct"],
+  ...[
+    "nft_connlimit",
+    "nft_fib_inet",
+    "nft_limit",
+    "nft_masq",
+    "nft_nat",
+    "nft_objref",
+    "nft_redir",
+    "nft_reject_inet",
+  ],
+  ...["sch_ingress", "cls_u32", "act_mirred"],
+];
+const PACKAGES: Readonly<Record<string, string>> = {
+  "busybox-static": "busybox",
+  e2fsprogs: "mke2fs",
+  "erofs-utils": "mkfs.erofs",
+  "qemu-system-x86": "qemu-system-x86_64",
+  seabios: "qemu-system-x86_64",
+  xfsprogs: "mkfs.xfs",
+};
+const SUITE = "bookworm";
+/** Of the file system, not of what is on it. */
+const DATA_DISK_BYTES = 24 * 1024 ** 3;
+const FORMAT = "2";
+const INIT = join(root, "test", "nested", "initramfs.sh");
+const BUSYBOX = "/bin/busybox";
+
+const withoutIt = "NOT TESTED: the nested machine.";
+const packagesStep: Step = { ...packagesStepFor("Debian packages for the nested machine", 20, PACKAGES), withoutIt };
+const systemStep: Step = {
+  title: "nested machine",
+  estimateS: 15,
+  withoutIt,
+
+  async pending() {
+    return (await nestedSystem()) === undefined ? "make its disks, from Debian packages" : undefined;
+  },
+
+  async run() {
+    const kernel = await fetchCloudKernel();
+    await cached(initramfs(kernel), (temp) => writeFileSync(temp, archive(kernel)));
+    await cached(dataDisk(), makeDataDisk);
+    prune(join(cacheDir(), "nested-initramfs"), 2);
+    prune(join(cacheDir(), "nested-data"), 1);
+  },
+};
+
+/** What the tests in the nested machine need beside what all tests do. What fails here costs those tests alone. */
+export const nestedSteps: readonly Step[] = [packagesStep, systemStep];
+
+/** Why there can be no nested machine; undefined when there can be. */
+export async function missingNested(): Promise<string | undefined> {
+  if (process.arch !== "x64") return `it emulates an AMD processor on x64 alone, and this is ${process.arch}`;
+  for (const step of nestedSteps) {
+    const undone = await step.pending();
+    if (undone !== undefined) return `setting up could not ${undone}`;
+  }
+  return undefined;
+}
+
+/** undefined: not made yet. */
+export async function nestedSystem(): Promise<NestedSystem | undefined> {
+  const kernel = await findCloudKernel();
+  if (kernel === undefined) return undefined;
+  const system = { kernel: bootImage(kernel), initramfs: initramfs(kernel), dataDisk: dataDisk() };
+  return Object.values(system).every((path) => existsSync(path)) ? system : undefined;
+}
+
+function initramfs(kernel: CloudKernel): string {
+  const salt = [basename(kernel.dir), FORMAT, ...MODULES];
+  return join(
+    cacheDir(),
+    "nested-initramfs",
+    hashTree(join(INIT, ".."), (path) => path === basename(INIT), salt),
+  );
+}
+
+function archive(kernel: CloudKernel): Buffer {
+  const program = (path: string, file: string): CpioEntry => ({
+    path,
+    kind: "file",
+    mode: 0o755,
+    data: readFileSync(file),
+  });
+  return cpioArchive([
+    program("init", INIT),
+    { path: "bin", kind: "directory" },
+    program("bin/busybox", BUSYBOX),
+    { path: "modules", kind: "directory" },
+    ...modulesInOrder(kernel, MODULES).map((file, index) =>
+      program(`modules/${String(index).padStart(3, "0")}-${basename(file)}`, file),
+    ),
+    ...["proc", "sys", "dev"].map((path): CpioEntry => ({ path, kind: "directory" })),
+    { path: "dev/console", kind: "device", mode: 0o600, major: 5, minor: 1 },
+  ]);
+}
+
+function dataDisk(): string {
+  return join(cacheDir(), "nested-data", `${baseRecipeHash()}-node-${process.versions.node}-${FORMAT}`);
+}
+
+async function makeDataDisk(path: string): Promise<void> {
+  const work = `${path}-work`;
+  try {
+    makeDir(work);
+    const image = join(work, "image.erofs");
+    await run(["mkfs.erofs", "--quiet", "-T0", image, baseTree()]);
+    const files = await systemFiles(join(work, "packages"));
+    const prototype = [
+      "/",
+      "0 0",
+      "d--755 0 0",
+      `image.erofs ---644 0 0 ${image}`,
+      ...folder("system", files),
+      "$",
+      "",
+    ];
+    writeFileSync(join(work, "prototype"), prototype.join("\n"));
+    writeFileSync(path, "");
+    truncateSync(path, DATA_DISK_BYTES);
+    await run(["mkfs.xfs", "-q", "-f", "-p", join(work, "prototype"), path]);
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+/** Path in the system → file: Node, and nft of the suite that the image is of, whatever this host is. */
+async function systemFiles(dir: string): Promise<ReadonlyMap<string, string>> {
+  const options = ["--variant=extract", "--mode=root", "--include=nftables", ...(await aptOptions())];
+  await run(["mmdebstrap", ...options, SUITE, dir, ...debianSources(SUITE)], { env: { TMPDIR: "/var/tmp" } });
+  const lib = "usr/lib/x86_64-linux-gnu";
+  const libraries = readdirSync(join(dir, lib)).filter((name) => /^lib(?:nftables|nftnl)\.so\.\d+$/.test(name));
+  const files = ["usr/sbin/nft", ...libraries.map((name) => `${lib}/${name}`)];
+  return new Map([...files.map((file) => [file, join(dir, file)] as const), ["opt/node/bin/node", process.execPath]]);
+}
+
+/** A folder in the language of mkfs.xfs, from the paths in it and the files they are copied from. */
+function folder(name: string, files: ReadonlyMap<string, string>): string[] {
+  const lines = [`${name} d--755 0 0`];
+  const inside = Map.groupBy(files, ([path]) => path.split("/")[0] ?? "");
+  for (const [entry, found] of inside) {
+    const file = files.get(entry);
+    const below = found.map(([path, source]) => [path.slice(entry.length + 1), source] as const);
+    lines.push(...(file === undefined ? folder(entry, new Map(below)) : [`${entry} ---755 0 0 ${file}`]));
+  }
+  return [...lines, "$"];
+}

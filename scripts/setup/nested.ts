@@ -1,0 +1,209 @@
+import { existsSync, globSync, mkdtempSync, rmSync } from "node:fs";
+import { availableParallelism, freemem } from "node:os";
+import { basename, join } from "node:path";
+import { NESTED_MEMORY_MIB, type NestedEnd, runNestedMachine } from "./nested-machine.ts";
+import { NestedPasses, nestedInputs } from "./nested-passes.ts";
+import { makeRunDisk } from "./nested-run-disk.ts";
+import { missingNested, nestedSystem } from "./nested-system.ts";
+import { root } from "./node.js";
+import { say } from "./steps.ts";
+
+/** A file of tests, which has a machine to itself. */
+interface Suite {
+  readonly name: string;
+  readonly file: string;
+  /** Variables of the environment without which it is left out. */
+  readonly needs: readonly string[];
+  /** Beginnings of the names of the tests that are run, for a file of which most is too slow here. */
+  readonly only?: readonly string[];
+}
+
+const FIRECRACKER = [
+  ...["AENV_TEST_FIRECRACKER", "AENV_TEST_JAILER"],
+  ...["AENV_TEST_GUEST_KERNEL", "AENV_TEST_GUEST_INITRD"],
+];
+/** The driver suite, and what meets the kernel and its cgroups; the rest of gVisor's tests run on the host only. */
+const GVISOR: Suite = {
+  name: "gvisor",
+  file: "test/host/gvisor-driver.test.ts",
+  needs: ["AENV_TEST_RUNSC"],
+  only: [
+    "driver gvisor",
+    "every process of a machine is inside its cgroup",
+    "memory that no process holds ends the machine",
+    "a start killed at any moment is found",
+  ],
+};
+/** The longest one first. */
+const FIRST = "test/nested/firecracker.test.ts";
+const TIMEOUT_MS = 900_000;
+/** Followed by the process whose run it is. */
+const RUN_DIRS = "/var/tmp/aenv-nested-";
+/** What is there inside already, or of no use. */
+const NOT_BROUGHT = ["PATH", "AENV_TEST_ROOTFS", "AENV_TEST_ROOTFS_TAR", "AENV_TEST_PYTHON"];
+/** How the tests find there what is there already. */
+const INSIDE = {
+  AENV_TEST_ROOTFS: "/image",
+  AENV_TEST_IMAGE: "/data/image.erofs",
+  /** An emulated processor, for which nothing is cached yet. */
+  AENV_TEST_SLOWNESS: "8",
+};
+
+/** Counts of Node's test runner, as it names them. */
+type Counts = Map<string, number>;
+
+/** What came of the tests: an exit code, and what could not be tested, each with its reason. */
+export interface NestedResult {
+  readonly code: number;
+  readonly notTested: readonly string[];
+}
+
+export interface NestedOptions {
+  /** Only tests with such a name. */
+  readonly name?: string;
+  /** Suites that have passed with the very same inputs before are not run again, as with `go test`. */
+  readonly cached: boolean;
+}
+
+/**
+ * Runs the suites that need Debian's kernel, cgroup v2 and KVM in machines that emulate all three, as many at the same time as
+ * there are processors and memory for. What cannot be tested for want of something is said, and fails nothing.
+ */
+export async function nestedTests(
+  env: Readonly<Record<string, string>>,
+  { name, cached }: NestedOptions,
+): Promise<NestedResult> {
+  const missing = await missingNested();
+  if (missing !== undefined) return { code: 0, notTested: [`nested machine: ${missing}`] };
+  const waiting: Suite[] = [];
+  const notTested: string[] = [];
+  for (const suite of suites()) {
+    const wanting = suite.needs.filter((variable) => env[variable] === undefined);
+    if (wanting.length === 0) waiting.push(suite);
+    else notTested.push(`nested machine: ${suite.file}, for want of ${wanting.join(", ")}`);
+  }
+  const counts: Counts = new Map();
+  let failed = 0;
+  const passes = name === undefined ? new NestedPasses(await nestedInputs(env)) : undefined;
+  const work = async (): Promise<void> => {
+    for (let suite = waiting.shift(); suite !== undefined; suite = waiting.shift()) {
+      const before = cached ? passes?.find(suite.name) : undefined;
+      if (before !== undefined) say(`${suite.name.padEnd(17)} │ (cached) ${before}`);
+      else failed ||= await runAndRemember(suite);
+    }
+  };
+  const runAndRemember = async (suite: Suite): Promise<number> => {
+    const startMs = performance.now();
+    const code = await runSuite(suite, env, name, counts);
+    if (code === 0) await passes?.add(suite.name, `passed in ${((performance.now() - startMs) / 1000).toFixed(0)} s`);
+    return code;
+  };
+  await Promise.all(Array.from({ length: room() }, work));
+  // As Node's runner ends, over all machines.
+  for (const [what, count] of counts) say(`ℹ ${what} ${count}`);
+  return { code: failed, notTested };
+}
+
+function suites(): Suite[] {
+  const others = globSync("test/nested/**/*.test.ts", { cwd: root }).filter((file) => file !== FIRST);
+  const [first, ...rest] = [FIRST, ...others.sort()].map(
+    (file): Suite => ({ name: basename(file, ".test.ts"), file, needs: FIRECRACKER }),
+  );
+  return [...(first === undefined ? [] : [first]), GVISOR, ...rest];
+}
+
+async function runSuite(
+  { name: suite, file, only = [] }: Suite,
+  env: Readonly<Record<string, string>>,
+  name: string | undefined,
+  counts: Counts,
+): Promise<number> {
+  const tell = (line: string): void => say(`${suite.padEnd(17)} │ ${line}`);
+  const patterns = name === undefined ? only.map((start) => `^${start}`) : [name];
+  // One process: starting another one costs seconds here.
+  const options = ["--test", "--test-reporter=spec", "--test-isolation=none"];
+  let tests = 0;
+  const code = await runNested([...options, ...patterns.map((p) => `--test-name-pattern=${p}`), file], env, (line) => {
+    tell(line);
+    const [, what = "", count] = /^ℹ (\w+) (\d+)$/.exec(line) ?? [];
+    if (count === undefined) return;
+    counts.set(what, (counts.get(what) ?? 0) + Number(count));
+    if (what === "tests") tests = Number(count);
+  });
+  const least = name === undefined ? Math.max(only.length, 1) : 0;
+  if (code !== 0 || tests >= least) return code;
+  tell(`!!! Only ${tests} tests have run, and ${least} were meant to: is one named otherwise now?`);
+  return 1;
+}
+
+/**
+ * Runs Node with these arguments in a machine, from the root of the checkout. A machine that breaks says nothing of the tests, and
+ * is tried once more. Returns Node's exit code, 1 when there is none.
+ */
+export async function runNested(
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+  onLine: (line: string) => void,
+): Promise<number> {
+  let end = await runOnce(args, env, onLine);
+  if (end.how === "broke") {
+    report(end, onLine);
+    onLine("!!! Not the tests but the machine failed: once more, from the start");
+    end = await runOnce(args, env, onLine);
+  }
+  if (end.how === "exited") return end.code;
+  report(end, onLine);
+  return 1;
+}
+
+function report(end: Exclude<NestedEnd, { how: "exited" }>, onLine: (line: string) => void): void {
+  onLine(`!!! The nested machine ${end.how}: ${end.why}. The last its kernel said:`);
+  for (const line of end.kernel) onLine(`    ${line}`);
+}
+
+async function runOnce(
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+  onLine: (line: string) => void,
+): Promise<NestedEnd> {
+  const system = await nestedSystem();
+  if (system === undefined) throw new Error("the nested machine is not set up: npm test -- nested does it");
+  const startMs = performance.now();
+  const dir = makeRunDir();
+  try {
+    const runDisk = join(dir, "run.ext4");
+    const brought = Object.fromEntries(Object.entries(env).filter(([variable]) => !NOT_BROUGHT.includes(variable)));
+    await makeRunDisk(runDisk, {
+      args: ["--import", "/checkout/test/nested/plain-types.js", ...args],
+      env: { ...brought, ...INSIDE },
+    });
+    const end = await runNestedMachine({ system, runDisk, dir, timeoutMs: TIMEOUT_MS, onLine });
+    onLine(`(${((performance.now() - startMs) / 1000).toFixed(0)} s with the machine)`);
+    return end;
+  } finally {
+    rmSync(dir, { recursive: true, force: true });
+  }
+}
+
+/** On a disk, for it holds one. Those of runs that were killed go first. */
+function makeRunDir(): string {
+  for (const dir of globSync(`${RUN_DIRS}*`)) {
+    const pid = /(\d+)-\w+$/.exec(dir)?.[1];
+    if (!existsSync(`/proc/${pid}`)) rmSync(dir, { recursive: true, force: true });
+  }
+  return mkdtempSync(`${RUN_DIRS}${process.pid}-`);
+}
+
+/** For how many machines. */
+function room(): number {
+  const byMemory = Math.floor(freemem() / ((NESTED_MEMORY_MIB + 512) * 1024 ** 2));
+  return Math.max(1, Math.min(availableParallelism(), byMemory));
+}
+
+// By hand, as root, after `npm test -- nested` has set it up: node scripts/setup/nested.ts ARGUMENTS-OF-NODE
+if (import.meta.main) {
+  const { testEnv } = await import("./test-env.ts");
+  const startMs = performance.now();
+  const stamped = (line: string): void => say(`[${((performance.now() - startMs) / 1000).toFixed(1)} s] ${line}`);
+  process.exitCode = await runNested(process.argv.slice(2), await testEnv(), stamped);
+}
