@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { edgeBenchEnv, edgeBenchSteps } from "./edge-bench.ts";
 import { ensureRoot } from "./elevate.ts";
 import { runNested } from "./nested.ts";
 import { missingNested, nestedSteps } from "./nested-system.ts";
@@ -14,18 +15,23 @@ await ensureRoot("to run sandboxes");
 process.exitCode = first === "firecracker" ? await benchFirecracker() : await benchProduct();
 
 async function benchProduct(): Promise<number> {
-  await provide(serverSteps);
+  await provide([...serverSteps, ...edgeBenchSteps]);
   return await show([process.execPath, join(root, "test", "bench", "main.ts"), ...process.argv.slice(2)], {
-    env: await testEnv(),
+    env: { ...(await testEnv()), ...(await edgeBenchEnv()) },
   });
 }
 
-/** In the nested machine, so that it runs anywhere: its ratios tell of calls and copies, its times of nothing. */
+/** With toy guests on this machine's own /dev/kvm, then with Linux guests in the nested machine, which runs anywhere: there
+ *  Node is emulated too, so that its times tell of calls and copies only. */
 async function benchFirecracker(): Promise<number> {
   await provide([...testSteps, ...nestedSteps]);
+  const env = await testEnv();
+  say("\nToy guests on this machine's /dev/kvm\n");
+  const native = await show([process.execPath, join(root, "test", "host", "firecracker", "figures-toy.ts")], { env });
+  say("\nLinux guests in the nested machine\n");
   const missing = await missingNested();
   if (missing !== undefined) throw new Error(`the nested machine cannot be made: ${missing}`);
-  return await runNested(["test/nested/figures.ts"], await testEnv(), say);
+  return (await runNested(["test/nested/figures.ts"], env, say)) || native;
 }
 
 async function provide(steps: readonly Step[]): Promise<void> {

@@ -10,10 +10,13 @@ test("a suite counts as passed for the very same inputs only, and the search pat
   const before = process.env.AENV_CACHE_DIR;
   process.env.AENV_CACHE_DIR = cache;
   try {
-    const inputs = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/a" });
-    assert.equal(await nestedInputs({ PATH: "/usr/bin", AENV_TEST_BIN_DIR: "/cache/bin/a" }), inputs);
-    const others = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/b" });
+    const inputs = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/a" }, "gvisor");
+    const same = { PATH: "/usr/bin", AENV_TEST_BIN_DIR: "/cache/bin/a", AENV_TEST_JAILER: "/cache/jailer" };
+    assert.equal(await nestedInputs(same, "gvisor"), inputs);
+    const others = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/b" }, "gvisor");
     assert.notEqual(others, inputs);
+    const { AENV_TEST_JAILER, ...without } = same;
+    assert.notEqual(await nestedInputs(same, "firecracker"), await nestedInputs(without, "firecracker"));
     const passes = new NestedPasses(inputs);
     assert.equal(passes.find("gvisor"), undefined);
     await passes.add("gvisor", "passed in 7 s");

@@ -11,14 +11,36 @@ import { root } from "./node.js";
 const SOURCES =
   /^(?:src\/(?:domain|driver|gen|lib|network|store)\/|test\/(?:nested|host)\/|test\/bench\/|scripts\/setup\/nested|package-lock\.json$)/;
 
+/** Whose tests a suite holds: what is only the other's is nothing to it. */
+export type Tested = "firecracker" | "gvisor";
+const OTHERS: Readonly<Record<Tested, { readonly sources: RegExp; readonly variables: RegExp }>> = {
+  firecracker: {
+    sources: /^(?:src\/driver\/gvisor|test\/host\/(?:gvisor|network|keeper))/,
+    variables: /^AENV_TEST_RUNSC$/,
+  },
+  gvisor: {
+    sources:
+      /^(?:src\/driver\/firecracker|test\/nested\/(?:firecracker|linux-bench|figures)|test\/host\/(?:firecracker|network|keeper))/,
+    variables: /^AENV_TEST_(?:FIRECRACKER|JAILER|GUEST_KERNEL|GUEST_INITRD)$/,
+  },
+};
+
 /** Names everything a run in the nested machine depends on: sources, programs, kernels, disks. */
-export async function nestedInputs(env: Readonly<Record<string, string>>): Promise<string> {
+export async function nestedInputs(env: Readonly<Record<string, string>>, tested: Tested): Promise<string> {
   const system = await nestedSystem();
+  const others = OTHERS[tested];
   // Where programs of the host are looked for is nothing to those inside.
-  const { PATH: _, ...brought } = env;
+  const brought = Object.fromEntries(
+    Object.entries(env).filter(([name]) => name !== "PATH" && !others.variables.test(name)),
+  );
   const paths = Object.entries({ ...brought, ...system }).map(([name, value]) => `${name}=${value}`);
   // What lies in the cache is named by its content.
-  return hashTree(root, (path) => SOURCES.test(path), [process.version, process.arch, ...paths.sort()]);
+  return hashTree(root, (path) => SOURCES.test(path) && !others.sources.test(path), [
+    tested,
+    process.version,
+    process.arch,
+    ...paths.sort(),
+  ]);
 }
 
 /** Which suites have passed with certain inputs. In the cache: without it they run again. */

@@ -2,7 +2,7 @@ import { existsSync, globSync, mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, freemem } from "node:os";
 import { basename, join } from "node:path";
 import { NESTED_MEMORY_MIB, type NestedEnd, runNestedMachine } from "./nested-machine.ts";
-import { NestedPasses, nestedInputs } from "./nested-passes.ts";
+import { NestedPasses, nestedInputs, type Tested } from "./nested-passes.ts";
 import { makeRunDisk } from "./nested-run-disk.ts";
 import { missingNested, nestedSystem } from "./nested-system.ts";
 import { root } from "./node.js";
@@ -14,6 +14,7 @@ interface Suite {
   readonly file: string;
   /** Variables of the environment without which it is left out. */
   readonly needs: readonly string[];
+  readonly tested: Tested;
   /** Beginnings of the names of the tests that are run, for a file of which most is too slow here. */
   readonly only?: readonly string[];
 }
@@ -27,6 +28,7 @@ const GVISOR: Suite = {
   name: "gvisor",
   file: "test/host/gvisor-driver.test.ts",
   needs: ["AENV_TEST_RUNSC"],
+  tested: "gvisor",
   only: [
     "driver gvisor",
     "every process of a machine is inside its cgroup",
@@ -84,15 +86,17 @@ export async function nestedTests(
   }
   const counts: Counts = new Map();
   let failed = 0;
-  const passes = name === undefined ? new NestedPasses(await nestedInputs(env)) : undefined;
+  const passesOf = async ({ tested }: Suite): Promise<NestedPasses | undefined> =>
+    name === undefined ? new NestedPasses(await nestedInputs(env, tested)) : undefined;
   const work = async (): Promise<void> => {
     for (let suite = waiting.shift(); suite !== undefined; suite = waiting.shift()) {
+      const passes = await passesOf(suite);
       const before = cached ? passes?.find(suite.name) : undefined;
       if (before !== undefined) say(`${suite.name.padEnd(17)} │ (cached) ${before}`);
-      else failed ||= await runAndRemember(suite);
+      else failed ||= await runAndRemember(suite, passes);
     }
   };
-  const runAndRemember = async (suite: Suite): Promise<number> => {
+  const runAndRemember = async (suite: Suite, passes: NestedPasses | undefined): Promise<number> => {
     const startMs = performance.now();
     const code = await runSuite(suite, env, name, counts);
     if (code === 0) await passes?.add(suite.name, `passed in ${((performance.now() - startMs) / 1000).toFixed(0)} s`);
@@ -107,7 +111,7 @@ export async function nestedTests(
 function suites(): Suite[] {
   const others = globSync("test/nested/**/*.test.ts", { cwd: root }).filter((file) => file !== FIRST);
   const [first, ...rest] = [FIRST, ...others.sort()].map(
-    (file): Suite => ({ name: basename(file, ".test.ts"), file, needs: FIRECRACKER }),
+    (file): Suite => ({ name: basename(file, ".test.ts"), file, needs: FIRECRACKER, tested: "firecracker" }),
   );
   return [...(first === undefined ? [] : [first]), GVISOR, ...rest];
 }

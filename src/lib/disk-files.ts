@@ -27,6 +27,12 @@ export interface DiskFiles {
    * become one, so that a range may hold small holes.
    */
   dataRanges(path: string): Promise<readonly ByteRange[]>;
+  /** Where a file has data whose blocks are no other file's: of a copy that shared its blocks, what has been written since.
+   *  At most as many ranges, likewise. */
+  unsharedRanges(path: string): Promise<readonly ByteRange[]>;
+  /** Makes files unchangeable: root's, mode 0444. Repeatable. Errors: conflict (one has not the size it has to have, or
+   *  somebody still has it open for writing). */
+  seal(files: readonly { readonly path: string; readonly sizeBytes?: number }[]): Promise<void>;
   /**
    * Makes one flat read-only EROFS file (mode 0444, on stable storage) of a directory; all in it belongs to root. Replaces
    * the target at once. Repeatable.

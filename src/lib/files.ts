@@ -29,15 +29,16 @@ export async function writeFileAtomic(
     await unlink(temp).catch(() => {});
     throw error;
   }
-  if (options.durable) await syncDir(dirname(path));
+  if (options.durable) await syncFile(dirname(path));
 }
 
-export async function syncDir(path: string): Promise<void> {
-  const dir = await open(path, "r");
+/** Puts a file, or the names in a folder, on stable storage. */
+export async function syncFile(path: string): Promise<void> {
+  const file = await open(path, "r");
   try {
-    await dir.sync();
+    await file.sync();
   } finally {
-    await dir.close();
+    await file.close();
   }
 }
 
@@ -51,6 +52,11 @@ export function readEnd(path: string, bytes: number): string {
   } finally {
     closeSync(file);
   }
+}
+
+/** For `catch`: passes over the error a missing file gives, and no other. */
+export function ignoreMissing(error: unknown): undefined {
+  if (!isMissing(error)) throw error;
 }
 
 /** True for the error a missing file gives. */

@@ -26,6 +26,11 @@ export class Semaphore {
     this.#free = width;
   }
 
+  /** Whoever runs now does not wait. */
+  get isFree(): boolean {
+    return this.#free > 0;
+  }
+
   async run<T>(work: () => Promise<T>): Promise<T> {
     if (this.#free > 0) this.#free -= 1;
     else await new Promise<void>((resolve) => this.#waiting.push(resolve));

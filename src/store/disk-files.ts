@@ -17,6 +17,16 @@ export function diskFiles(client: Client<typeof Blobd>): DiskFiles {
     dataRanges: async (path) => {
       return rangesOf((await call(() => client.dataRanges({ path }))).ranges);
     },
+    unsharedRanges: async (path) => {
+      return rangesOf((await call(() => client.dataRanges({ path, unsharedOnly: true }))).ranges);
+    },
+    seal: async (files) => {
+      const wanted = files.map(({ path, sizeBytes }) => ({
+        path,
+        ...(sizeBytes !== undefined && { sizeBytes: BigInt(sizeBytes) }),
+      }));
+      await call(() => client.sealFiles({ files: wanted }));
+    },
     packDirectory: async (dir, target) => {
       await call(() => client.packDirectory({ dir, target }));
     },

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
-import { existsSync, lstatSync, readdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, statSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { MIB, type Resources } from "#domain";
 import type { Machine } from "#driver";
+import { processIds } from "#lib/proc";
 import { FirecrackerBench } from "./firecracker/bench.ts";
 import { whyNotTested } from "./firecracker/probe.ts";
 import { toyGuest } from "./firecracker/toy.ts";
@@ -56,11 +57,12 @@ describe("Firecracker's processes and what they can reach, toy guest", { skip, t
       assert.notEqual(statSync(`/proc/${first.pid}/ns/${namespace}`).ino, statSync(`/proc/self/ns/${namespace}`).ino);
     }
     assert.equal(statSync(`/proc/${first.pid}/ns/net`).ino, statSync(spec.network.netnsPath).ino);
-    for (const dir of bench.host.cgroupDirs(first.id)) {
+    const groups = bench.cgroupDirs(first.id);
+    for (const dir of groups) {
       assert.deepEqual(readFileSync(join(dir, "cgroup.procs"), "utf8").trim(), String(first.pid));
     }
     for (const machine of machines) await machine.stop();
-    for (const dir of bench.host.cgroupDirs(first.id)) assert.ok(!existsSync(dir));
+    for (const dir of groups) assert.ok(!existsSync(dir));
   });
 
   test("a slot that waits has its process already, which goes with the slot", async () => {
@@ -80,13 +82,11 @@ describe("Firecracker's processes and what they can reach, toy guest", { skip, t
     assert.deepEqual(processesIn(network.netnsPath), []);
   });
 
-  test("a checkpoint takes from the jail what Firecracker wrote there, not what a name there stands for", async () => {
+  test("a machine's process can make no file, nor put another in the place of one that we go by", async () => {
     const machine = await boot();
-    const secret = join(bench.host.dir, "secret");
-    writeFileSync(secret, "secret", { mode: 0o600 });
     const root = bench.jailOf(machine.id);
     const uid = Number(/^Uid:\s*(\d+)/m.exec(readFileSync(`/proc/${machine.pid}/status`, "utf8"))?.[1]);
-    // All that a process which is no longer ours can do about the names we go by: as its user, in its root folder.
+    // All that a process which is no longer ours can do about names: as its user, in its root folder.
     const asProcess = async (command: string): Promise<number> =>
       (
         await bench.host.runner.run(["setpriv", `--reuid=${uid}`, "--clear-groups", "sh", "-c", command], {
@@ -94,15 +94,29 @@ describe("Firecracker's processes and what they can reach, toy guest", { skip, t
           cwd: root,
         })
       ).exitCode;
-    for (const name of ["upper", "image", "tools", "api.sock", "firecracker.pid"]) {
-      assert.notEqual(await asProcess(`mv ${name} run/x || rm -f ${name}`), 0, `${name} can be replaced`);
+    assert.equal(await asProcess("test -w upper"), 0);
+    const names = readdirSync(root, { recursive: true, withFileTypes: true });
+    for (const { name, parentPath } of names) {
+      assert.notEqual(
+        await asProcess(`mv '${join(parentPath, name)}' x || rm -rf '${join(parentPath, name)}'`),
+        0,
+        name,
+      );
     }
-    assert.equal(await asProcess(`ln -s ${secret} run/state && ln -s ${secret} run/memory`), 0);
-    const dir = join(bench.host.dir, "taken");
+    for (const dir of [root, ...names.filter((entry) => entry.isDirectory()).map((e) => join(e.parentPath, e.name))]) {
+      assert.notEqual(await asProcess(`ln -s /etc/passwd '${dir}/x' || mkdir '${dir}/y' || touch '${dir}/z'`), 0, dir);
+    }
+    // What it was given to write a snapshot into is its own no more.
+    const dir = join(bench.host.dir, "sealed");
     await machine.checkpoint(dir, { keepRunning: true });
-    assert.equal(readFileSync(secret, "utf8"), "secret");
-    assert.equal(statSync(secret).mode & 0o777, 0o600);
-    for (const name of readdirSync(dir)) assert.ok(lstatSync(join(dir, name)).isFile(), name);
+    for (const name of readdirSync(dir)) {
+      const { uid: owner, mode } = statSync(join(dir, name));
+      assert.deepEqual([owner, mode & 0o022], [0, 0], name);
+    }
+    assert.deepEqual(
+      readdirSync(root).filter((name) => name.endsWith(".new")),
+      [],
+    );
     await machine.stop();
   });
 
@@ -123,7 +137,7 @@ describe("Firecracker's processes and what they can reach, toy guest", { skip, t
 
   test("the host holds a machine's process to its memory, processors and threads", async () => {
     const machine = await bench.driver.boot(await bench.spec({ ...SMALL, vcpus: 0.5 }));
-    const [memory = "", cpu = memory, pids = memory] = bench.host.cgroupDirs(machine.id);
+    const [memory = "", cpu = memory, pids = memory] = bench.cgroupDirs(machine.id);
     const read = (dir: string, v1: string, v2: string): number =>
       Number.parseInt(readFileSync(join(dir, existsSync(join(dir, v1)) ? v1 : v2), "utf8"), 10);
     const limit = read(memory, "memory.limit_in_bytes", "memory.max");
@@ -169,14 +183,12 @@ describe("Firecracker's processes and what they can reach, toy guest", { skip, t
 /** Pids of all processes in a network namespace. */
 function processesIn(netnsPath: string): number[] {
   const { ino } = statSync(netnsPath);
-  const isInside = (name: string): boolean => {
+  const isInside = (pid: number): boolean => {
     try {
-      return statSync(`/proc/${name}/ns/net`).ino === ino;
+      return statSync(`/proc/${pid}/ns/net`).ino === ino;
     } catch {
       return false; // It has ended, or is nobody's to look at.
     }
   };
-  return readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name) && isInside(name))
-    .map(Number);
+  return processIds().filter(isInside);
 }

@@ -32,6 +32,17 @@ export class Cgroups {
   /** Makes the machine's group with its limits in force. A group left behind under this name is emptied and removed first.
    *  Errors: internal, when the kernel did not take a limit; then nothing is left. */
   async create(id: string, resources: Resources): Promise<void> {
+    await this.make(id);
+    try {
+      this.limit(id, resources);
+    } catch (error) {
+      await this.remove(id);
+      throw error;
+    }
+  }
+
+  /** Makes a group that has no limits yet. One left behind under this name is emptied and removed first. */
+  async make(id: string): Promise<void> {
     const path = this.path(id);
     try {
       this.#version.make(path);
@@ -40,15 +51,20 @@ export class Cgroups {
       await this.remove(id);
       this.#version.make(path);
     }
+  }
+
+  /** Errors: internal, when the kernel did not take a limit. */
+  limit(id: string, resources: Resources): void {
+    const path = this.path(id);
     const wrong = this.#version.fill(path, limitsOf(resources)).find(({ wanted, found }) => wanted !== found);
     if (wrong === undefined) return;
-    await this.remove(id);
     throw new AenvError("internal", `${wrong.file} holds "${wrong.found}" after "${wrong.wanted}" was written to it`, {
       hint: "a machine without its limits is not started; check what else manages this host's cgroups",
     });
   }
 
-  /** Puts a process that runs already into the group, with all its threads. What it starts is in there too. */
+  /** Puts a process that runs already into the group, with all its threads. What it starts is in there too. The kernel takes
+   *  some milliseconds for it: all forks on the host wait meanwhile. */
   join(id: string, pid: number): void {
     for (const dir of this.#version.dirs(this.path(id))) writeFileSync(`${dir}/cgroup.procs`, String(pid));
   }

@@ -1,5 +1,5 @@
-import { readdirSync, readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
+import { commandLine, processIds } from "#lib/proc";
 import type { MachineSpec } from "../driver.ts";
 import type { FakeAgent } from "./host.ts";
 
@@ -56,15 +56,6 @@ export class AgentProcess {
 
 /** A runner does not tell the pid of what it starts; the address is this process's alone. */
 function findByCommandLine(argv: readonly string[]): number | undefined {
-  const wanted = `${argv.join("\0")}\0`;
-  return readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number)
-    .find((pid) => {
-      try {
-        return readFileSync(`/proc/${pid}/cmdline`, "utf8") === wanted;
-      } catch {
-        return false;
-      }
-    });
+  const wanted = argv.join("\0");
+  return processIds().find((pid) => commandLine(pid).join("\0") === wanted);
 }

@@ -1,4 +1,4 @@
-import { chmod, chown, link, lstat, readFile, rm, writeFile } from "node:fs/promises";
+import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { AenvError } from "#domain";
 import type { GuestKernel } from "../choose.ts";
@@ -60,33 +60,4 @@ export async function readDescription(
     );
   }
   return description;
-}
-
-/** What a file that Firecracker has written has to be. */
-export interface Expected {
-  readonly uid: number;
-  /** Absent: any size. */
-  readonly sizeBytes?: number;
-}
-
-/**
- * Takes a file that a jailed process has written out of its reach: root's, and never written again. Throws when it is none of
- * its own: a process that is no longer ours might leave the name of another file, a link, or a folder it has a hand in.
- */
-export async function takeOver(source: string, target: string, expected: Expected): Promise<void> {
-  // A second name, for whatever the first stands for: that follows no link and takes no folder. Behind ours nobody else can put
-  // another file.
-  await link(source, target);
-  try {
-    const found = await lstat(target);
-    const fits = expected.sizeBytes === undefined || found.size === expected.sizeBytes;
-    if (!found.isFile() || found.uid !== expected.uid || !fits)
-      throw new Error(`${source} is not what was to be written`);
-    await chown(target, 0, 0);
-    await chmod(target, 0o444);
-    await rm(source);
-  } catch (error) {
-    await rm(target);
-    throw error;
-  }
 }

@@ -1,8 +1,10 @@
-import { chmod, mkdir, readdir, rm, rmdir } from "node:fs/promises";
+import { mkdir, readdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { AenvError } from "#domain";
+import { together } from "#lib/flights";
 import { openCgroups } from "../cgroup/index.ts";
 import type { Driver, DriverCapabilities, Machine, MachineId, MachineNetwork, MachineSpec } from "../driver.ts";
+import { undoStart } from "../process-machine.ts";
 import { FirecrackerApi } from "./api.ts";
 import { readDescription, STATE, TOOLS, UPPER } from "./checkpoint.ts";
 import { Files } from "./files.ts";
@@ -32,12 +34,13 @@ export async function createFirecrackerDriver(options: FirecrackerOptions): Prom
   const version = await firecrackerVersion(options.firecrackerPath, options.runner);
   await mkdir(machinesDir({ options }), { recursive: true, mode: 0o700 });
   const files = await Files.open(options);
+  const cgroups = openCgroups(options.cgroupParent);
   const parts: Parts = {
     options,
-    cgroups: openCgroups(options.cgroupParent),
+    cgroups,
     files,
     layers: await MemoryLayers.open(options.diskFiles, join(options.dir, "assembled")),
-    jails: await Jails.open(options, files.program),
+    jails: await Jails.open(options, cgroups, files.program),
     processor: await processorModel(),
   };
   const driver = new FirecrackerDriver(parts, version);
@@ -79,23 +82,23 @@ class FirecrackerDriver implements Driver {
 
   boot(spec: MachineSpec): Promise<Machine> {
     const { options, files, jails } = this.#parts;
-    return this.#launch(spec, async (jail, api, folder) => {
-      const args = commandLine(guestConfig(spec), options.kernelArgs);
-      const [upper, tools] = await Promise.all([
-        files.emptyUpper(spec.resources.diskBytes),
-        files.tools(spec.agentDir),
-      ]);
-      await Promise.all([
+    const provide = async (jail: Jail): Promise<void> => {
+      const upper = files.emptyUpper(spec.resources.diskBytes).then((empty) => this.#giveUpper(jail, empty));
+      const tools = files.tools(spec.agentDir).then((drive) => jails.link(jail, drive, TOOLS));
+      await together([
         jails.link(jail, files.kernel, "vmlinux"),
         jails.link(jail, files.initrd, "initrd"),
-        jails.link(jail, tools, TOOLS),
-        this.#giveUpper(jail, upper),
+        upper,
+        tools,
       ]);
+    };
+    return this.#launch(spec, provide, async (api, folder) => {
       await api.setMachine({
         vcpu_count: Math.max(1, Math.ceil(spec.resources.vcpus)),
         mem_size_mib: memoryMib(spec.resources.memoryBytes),
         track_dirty_pages: options.kind === "kvm",
       });
+      const args = commandLine(guestConfig(spec), options.kernelArgs);
       await api.setBootSource({ kernel_image_path: "/vmlinux", initrd_path: "/initrd", boot_args: args });
       for (const name of [IMAGE, UPPER, TOOLS]) {
         await api.addDrive({
@@ -114,12 +117,13 @@ class FirecrackerDriver implements Driver {
   }
 
   restore(spec: MachineSpec, checkpointDir: string): Promise<Machine> {
-    const { options, jails, layers } = this.#parts;
-    return this.#launch(spec, async (jail, api, folder) => {
-      const description = await readDescription(checkpointDir, {
-        kind: options.kind,
-        processor: this.#parts.processor,
-      });
+    const { options, jails, layers, processor } = this.#parts;
+    const tracked = options.kind === "kvm";
+    const rememberBase = async (jail: Jail, folder: MachineFolder): Promise<void> => {
+      if (tracked) await folder.writeBase({ dir: jail.root, layers: [MEMORY] });
+    };
+    const provide = async (jail: Jail, folder: MachineFolder): Promise<void> => {
+      const description = await readDescription(checkpointDir, { kind: options.kind, processor });
       const { resources } = spec;
       if (description.memoryBytes !== resources.memoryBytes) {
         throw new AenvError(
@@ -127,16 +131,19 @@ class FirecrackerDriver implements Driver {
           `the checkpoint has ${description.memoryBytes} bytes of memory, the machine is to have ${resources.memoryBytes}`,
         );
       }
-      await Promise.all([
-        layers.assemble({ dir: checkpointDir, layers: description.layers }, join(jail.root, MEMORY)),
+      const memory = join(jail.root, MEMORY);
+      const chain = { dir: checkpointDir, layers: description.layers };
+      await together([
+        // Whoever takes the machine up asks Firecracker first whether it was ever started.
+        layers.assemble(chain, memory).then(() => rememberBase(jail, folder)),
         jails.link(jail, join(checkpointDir, STATE), STATE),
         jails.link(jail, join(checkpointDir, TOOLS), TOOLS),
         this.#giveUpper(jail, join(checkpointDir, UPPER)),
       ]);
-      const trackDirtyPages = options.kind === "kvm";
-      await api.loadSnapshot({ statePath: `/${STATE}`, memoryPath: `/${MEMORY}` }, { trackDirtyPages });
-      if (trackDirtyPages) await folder.writeBase({ dir: jail.root, layers: [MEMORY] });
-    });
+    };
+    return this.#launch(spec, provide, (api) =>
+      api.loadSnapshot({ statePath: `/${STATE}`, memoryPath: `/${MEMORY}` }, { trackDirtyPages: tracked }),
+    );
   }
 
   async adopt(spec: MachineSpec): Promise<Machine | undefined> {
@@ -145,7 +152,7 @@ class FirecrackerDriver implements Driver {
     if (record === undefined || jail === undefined) return undefined;
     const api = new FirecrackerApi(jail.socketPath);
     // One that writes a snapshot, which an earlier server asked for, answers when it is done.
-    const timeoutMs = this.#parts.jails.hasWritten(jail) ? SNAPSHOT_DONE_TIMEOUT_MS : ANSWER_TIMEOUT_MS;
+    const timeoutMs = this.#parts.jails.writesSnapshot(jail) ? SNAPSHOT_DONE_TIMEOUT_MS : ANSWER_TIMEOUT_MS;
     const state = await api.state(timeoutMs).catch((cause: unknown) => {
       if (this.#parts.jails.find(jail.id) === undefined) return undefined;
       throw new AenvError("internal", `machine ${spec.id} runs and does not answer`, { cause });
@@ -168,7 +175,7 @@ class FirecrackerDriver implements Driver {
   /** Machines go on. What was prepared for machines that never came ends. */
   async close(): Promise<void> {
     await this.removeStrays();
-    await rm(join(this.#parts.options.stateDir, "j"), { force: true });
+    await this.#parts.jails.close();
     // Others may keep things there too.
     await rmdir(this.#parts.options.stateDir).catch(() => {});
     if ((await this.leftovers()).length === 0) this.#parts.cgroups.removeParent();
@@ -182,52 +189,39 @@ class FirecrackerDriver implements Driver {
     await this.#parts.jails.removeOthers(new Set(records.flatMap((record) => record?.jail ?? [])));
   }
 
+  /** `provide` puts all but the image into the jail, `start` tells Firecracker. */
   async #launch(
     spec: MachineSpec,
-    start: (jail: Jail, api: FirecrackerApi, folder: MachineFolder) => Promise<void>,
+    provide: (jail: Jail, folder: MachineFolder) => Promise<void>,
+    start: (api: FirecrackerApi, folder: MachineFolder) => Promise<void>,
   ): Promise<Machine> {
     const { id } = spec;
+    const { cgroups, jails, options } = this.#parts;
     const folder = new MachineFolder(machinesDir(this.#parts), id);
     // Fails for an id that has been used: whose machine that is, the undoing below must not touch it.
     folder.make();
     let jail: Jail | undefined;
     try {
-      jail = await this.#parts.jails.take(spec.network);
+      jail = await jails.take(spec.network);
       folder.write({ jail: jail.id, version: this.version });
-      await this.#parts.cgroups.create(id, hostLimits(spec.resources));
-      // Since it was found somebody else may have got its pid.
-      if (this.#parts.jails.find(jail.id) === undefined)
-        throw new Error("Firecracker ended before it was told anything");
-      this.#parts.cgroups.join(id, jail.pid);
-      await this.#parts.jails.link(jail, spec.image.file, IMAGE);
+      cgroups.limit(jail.id, hostLimits(spec.resources));
+      await together([jails.link(jail, spec.image.file, IMAGE), provide(jail, folder)]);
       const api = new FirecrackerApi(jail.socketPath);
-      await start(jail, api, folder).finally(() => api.close());
-      this.#parts.options.logger.debug("calls of Firecracker's API that started a machine", {
-        machineId: id,
-        count: api.calls,
-      });
+      await start(api, folder).finally(() => api.close());
+      options.logger.debug("calls of Firecracker's API that started a machine", { machineId: id, count: api.calls });
       return this.#take(spec, jail, this.version, false);
     } catch (cause) {
-      const said = jail && this.#parts.jails.lastWords(jail.id);
-      const gone = await removeMachine(this.#parts, id).then(
-        () => undefined,
-        (error: unknown) => error,
-      );
-      const causes = gone === undefined ? cause : new AggregateError([cause, gone], "nor could it be cleaned up");
-      const { kind, message, hint } = cause instanceof AenvError ? cause : new AenvError("internal", said ?? "");
-      throw new AenvError(kind, `machine ${id} did not start${message === "" ? "" : `: ${message}`}`, {
-        cause: causes,
-        ...(hint !== undefined && { hint }),
-      });
+      const said = jail && jails.lastWords(jail.id);
+      throw await undoStart(id, { cause, said, remove: () => removeMachine(this.#parts, id) });
     }
   }
 
   /** A copy of its own, that the process may write. */
   async #giveUpper(jail: Jail, source: string): Promise<void> {
     const { options, jails } = this.#parts;
-    await options.diskFiles.copy(source, join(jail.root, UPPER));
-    await chmod(join(jail.root, UPPER), 0o600);
-    await jails.give(jail, UPPER);
+    const upper = join(jail.root, UPPER);
+    await options.diskFiles.copy(source, upper);
+    await jails.give(jail, upper);
   }
 
   #take(spec: MachineSpec, jail: Jail, version: string, paused: boolean): FirecrackerMachine {

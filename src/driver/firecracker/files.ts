@@ -1,11 +1,13 @@
 import { chmod, copyFile, mkdir, readdir, rename, rm, stat, utimes } from "node:fs/promises";
 import { join } from "node:path";
-import { isMissing } from "#lib/files";
+import { ignoreMissing, isMissing, syncFile } from "#lib/files";
+import { Flights } from "#lib/flights";
 import { newName } from "./names.ts";
 import type { FirecrackerOptions } from "./parts.ts";
 
 const MKFS_TIMEOUT_MS = 120_000;
 const READABLE_BY_ALL = 0o444;
+const SAME_TIME_MS = 2;
 /** Sizes of disks and builds of the agent that stay prepared: those used last. */
 const KEPT = 16;
 
@@ -20,7 +22,7 @@ export function upperBytes(diskBytes: number): number {
  */
 export class Files {
   readonly #options: FirecrackerOptions;
-  readonly #making = new Map<string, Promise<void>>();
+  readonly #making = new Flights();
 
   private constructor(options: FirecrackerOptions) {
     this.#options = options;
@@ -34,9 +36,9 @@ export class Files {
       await mkdir(dir, { recursive: true, mode: 0o700 });
       for (const left of await readdir(dir)) if (left.endsWith(".new")) await rm(join(dir, left));
     }
-    await files.#replace(files.program, (temp) => copyFile(options.firecrackerPath, temp), 0o555);
-    await files.#replace(files.kernel, (temp) => copyFile(options.kernelPath, temp));
-    await files.#replace(files.initrd, (temp) => copyFile(options.initrdPath, temp));
+    await files.#bring(options.firecrackerPath, files.program, 0o555);
+    await files.#bring(options.kernelPath, files.kernel);
+    await files.#bring(options.initrdPath, files.initrd);
     return files;
   }
 
@@ -75,25 +77,30 @@ export class Files {
     return path;
   }
 
-  /** Makes the file unless it is there; at once for all who ask meanwhile. */
-  async #once(path: string, make: (temp: string) => Promise<void>): Promise<void> {
-    const known = this.#making.get(path);
-    if (known !== undefined) return known;
-    const now = new Date();
-    const made = utimes(path, now, now).then(
-      () => {},
-      async (error: unknown) => {
+  /** Makes the file unless it is there; once for all who ask meanwhile. */
+  #once(path: string, make: (temp: string) => Promise<void>): Promise<void> {
+    return this.#making.run(path, async () => {
+      const now = new Date();
+      try {
+        await utimes(path, now, now);
+      } catch (error) {
         if (!isMissing(error)) throw error;
         await this.#replace(path, make);
         await this.#forgetOldest(join(path, ".."));
-      },
-    );
-    this.#making.set(path, made);
-    try {
-      await made;
-    } finally {
-      this.#making.delete(path);
-    }
+      }
+    });
+  }
+
+  /** Brings a file from elsewhere, unless it is here already. */
+  async #bring(source: string, path: string, mode = READABLE_BY_ALL): Promise<void> {
+    const [wanted, found] = await Promise.all([stat(source), stat(path).catch(ignoreMissing)]);
+    // A copy has its source's time, but for what is lost where times are given as fractions.
+    if (found?.size === wanted.size && Math.abs(found.mtimeMs - wanted.mtimeMs) < SAME_TIME_MS) return;
+    const copy = async (temp: string): Promise<void> => {
+      await copyFile(source, temp);
+      await utimes(temp, wanted.atime, wanted.mtime);
+    };
+    await this.#replace(path, copy, mode);
   }
 
   async #replace(path: string, make: (temp: string) => Promise<void>, mode = READABLE_BY_ALL): Promise<void> {
@@ -101,6 +108,8 @@ export class Files {
     try {
       await make(temp);
       await chmod(temp, mode);
+      // It is used for as long as it is there: also after a power cut, which a name may outlive without its bytes.
+      await syncFile(temp);
       await rename(temp, path);
     } catch (error) {
       await rm(temp, { force: true });

@@ -1,7 +1,8 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { link, readdir, rm, unlink } from "node:fs/promises";
 import { join } from "node:path";
-import { isMissing, writeFileAtomic } from "#lib/files";
+import { ignoreMissing, isMissing, writeFileAtomic } from "#lib/files";
+import { together } from "#lib/flights";
 import type { MachineId } from "../driver.ts";
 import type { Chain } from "./memory-layers.ts";
 
@@ -52,16 +53,15 @@ export class MachineFolder {
   /** Keeps the chain's files for the next checkpoint, in place of those before. */
   async writeBase({ dir, layers }: Chain): Promise<void> {
     const kept = new Set(await readdir(this.#baseDir));
-    for (const name of layers) {
-      if (!kept.delete(name)) await link(join(dir, name), join(this.#baseDir, name));
-    }
+    const added = layers.filter((name) => !kept.delete(name));
+    await together(added.map((name) => link(join(dir, name), join(this.#baseDir, name))));
     await writeFileAtomic(this.#baseFile, JSON.stringify(layers));
-    for (const name of kept) await unlink(join(this.#baseDir, name));
+    await together([...kept].map((name) => unlink(join(this.#baseDir, name))));
   }
 
   /** From here on the record of written pages is not complete: whoever takes the machine up next must not rely on it. */
   async forgetBase(): Promise<void> {
-    await rm(this.#baseFile, { force: true });
+    await unlink(this.#baseFile).catch(ignoreMissing);
   }
 
   /** Repeatable. */

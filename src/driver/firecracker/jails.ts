@@ -1,25 +1,25 @@
 import { randomInt } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
-import { chmod, chown, link, mkdir, readdir, rm, stat, symlink, unlink } from "node:fs/promises";
+import { chmod, chown, link, mkdir, readdir, rm, rmdir, stat, symlink, unlink } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError } from "#domain";
-import { isMissing, readEnd } from "#lib/files";
+import { ignoreMissing, isMissing, readEnd } from "#lib/files";
 import { startTicks } from "#lib/proc";
-import type { RunOptions } from "#lib/run";
+import type { Cgroups } from "../cgroup/index.ts";
 import type { MachineNetwork } from "../driver.ts";
-import { newName } from "./names.ts";
+import { endProcesses } from "../end-processes.ts";
+import { NAME, newName } from "./names.ts";
 import type { FirecrackerOptions } from "./parts.ts";
-import { accepts, endProcesses, isOf } from "./processes.ts";
-import { redirectLines, TAP, tapLines } from "./wiring.ts";
+import { accepts, isOf, processesOf } from "./processes.ts";
+import { Wiring } from "./wiring.ts";
 
 const UIDS = 65_536;
 const START_TIMEOUT_MS = 30_000;
-const COMMAND_TIMEOUT_MS = 20_000;
 const LOG_TAIL_BYTES = 4 * 1024;
 const SOCKET = "api.sock";
-/** A folder that the jailer makes, and gives to the process. */
-const SCRATCH = "run";
+/** Files that a snapshot is written into, as long as it is. */
+const BEING_WRITTEN = ".new";
 
 /** A jailed Firecracker: a process as a user of its own, in a root folder, network and pid namespace of its own. */
 export interface Jail {
@@ -31,20 +31,14 @@ export interface Jail {
   readonly socketPath: string;
 }
 
-/** A file where the process may write. What is there may be anything. */
-export interface ScratchFile {
-  /** As the process sees it. */
-  readonly inside: string;
-  /** As we do. */
-  readonly outside: string;
-}
-
 /**
  * All jails of a server, each a folder below `<dir>/jails`. A process is known by its jail's id on its command line, so a
- * jail is found again by whoever comes after us. Jails are started ahead where a slot waits for its machine.
+ * jail is found again by whoever comes after us. Jails are started ahead where a slot waits for its machine, each in a cgroup of
+ * its name, which its machine's limits are written to: to be moved into another would take longer than all the rest.
  */
 export class Jails {
   readonly #options: FirecrackerOptions;
+  readonly #cgroups: Cgroups;
   /** The jailer's own scheme: `<base>/<name of the program>/<id>/root`. */
   readonly #dir: string;
   readonly #logsDir: string;
@@ -53,22 +47,22 @@ export class Jails {
   readonly #uids = new Set<number>();
   /** By network namespace: started, waiting for a machine. */
   readonly #waiting = new Map<string, Promise<Jail>>();
-  /** Namespaces that have their tap. */
-  readonly #wired = new Set<string>();
-
+  readonly #wiring: Wiring;
   readonly #program: string;
 
-  private constructor(options: FirecrackerOptions, program: string) {
+  private constructor(options: FirecrackerOptions, cgroups: Cgroups, program: string) {
     this.#options = options;
+    this.#cgroups = cgroups;
     this.#program = program;
+    this.#wiring = new Wiring(options.runner, options.firstUid);
     this.#dir = join(options.dir, "jails", basename(program));
     this.#logsDir = join(options.dir, "logs");
     this.#shortDir = join(options.stateDir, "j");
   }
 
   /** `program`: a copy of Firecracker, whose name is always the same. */
-  static async open(options: FirecrackerOptions, program: string): Promise<Jails> {
-    const jails = new Jails(options, program);
+  static async open(options: FirecrackerOptions, cgroups: Cgroups, program: string): Promise<Jails> {
+    const jails = new Jails(options, cgroups, program);
     await mkdir(jails.#dir, { recursive: true, mode: 0o700 });
     await mkdir(jails.#logsDir, { recursive: true, mode: 0o700 });
     await mkdir(options.stateDir, { recursive: true, mode: 0o700 });
@@ -99,7 +93,7 @@ export class Jails {
   async unprepare(network: MachineNetwork): Promise<void> {
     const waiting = this.#waiting.get(network.netnsPath);
     this.#waiting.delete(network.netnsPath);
-    this.#wired.delete(network.netnsPath);
+    this.#wiring.forget(network);
     const jail = await waiting?.catch(() => undefined);
     if (jail !== undefined) await this.remove(jail.id);
   }
@@ -147,10 +141,11 @@ export class Jails {
 
   /** Ends the process and removes the folder. Repeatable. Errors: internal, when the process does not end. */
   async remove(id: string): Promise<void> {
-    // A jailer that was ended half-way has written down nobody: then its process is looked for.
-    await endProcesses(id, () => {
-      const jail = this.#read(id);
-      return jail === undefined ? undefined : jail.pid;
+    await this.#cgroups.remove(id);
+    await endProcesses(`jail ${id}`, () => {
+      const pid = this.#read(id)?.pid;
+      // A jailer that was ended half-way has written down nobody: then its process is looked for.
+      return pid === undefined ? processesOf(id) : [pid].filter((known) => isOf(known, id));
     });
     const dir = join(this.#dir, id);
     const uid = await stat(dir).then(
@@ -162,11 +157,17 @@ export class Jails {
     if (uid !== undefined) this.#uids.delete(uid);
   }
 
+  /** Machines go on; what only this server used of them goes. */
+  async close(): Promise<void> {
+    await unlink(this.#shortDir).catch(ignoreMissing);
+  }
+
   /** Ends all jails but those of machines. */
   async removeOthers(ofMachines: ReadonlySet<string>): Promise<void> {
     await Promise.allSettled(this.#waiting.values());
     this.#waiting.clear();
-    for (const id of await this.list()) {
+    const groups = this.#cgroups.list().filter((name) => NAME.test(name));
+    for (const id of new Set([...(await this.list()), ...groups])) {
       if (ofMachines.has(id)) continue;
       await this.remove(id).catch((error: unknown) => {
         this.#options.logger.error("a jail without a machine stays until the next start", { reason: id, error });
@@ -186,18 +187,32 @@ export class Jails {
     });
   }
 
-  scratch(jail: Jail, name: string): ScratchFile {
-    return { inside: `/${SCRATCH}/${name}`, outside: join(jail.root, SCRATCH, name) };
+  /** Lends a file of root's to the process, to write a snapshot into; returns its name inside. The name is ours and the file
+   *  stays root's: when its mode says so again, the process can write it no more. */
+  async lend(jail: Jail, path: string, name: string): Promise<string> {
+    const lent = `${name}${BEING_WRITTEN}`;
+    await chown(path, 0, this.#options.firstUid);
+    await chmod(path, 0o660);
+    await unlink(join(jail.root, lent)).catch(ignoreMissing);
+    await link(path, join(jail.root, lent));
+    return `/${lent}`;
   }
 
-  /** Whether anything lies where the process may write, as while it writes a snapshot. */
-  hasWritten(jail: Jail): boolean {
-    return readdirSync(join(jail.root, SCRATCH)).length > 0;
+  /** Takes away the names of what was lent. Repeatable. */
+  async takeBack(jail: Jail): Promise<void> {
+    for (const name of await readdir(jail.root)) {
+      if (name.endsWith(BEING_WRITTEN)) await unlink(join(jail.root, name)).catch(ignoreMissing);
+    }
   }
 
-  /** Hands a file in the jail to the process. */
-  async give(jail: Jail, name: string): Promise<void> {
-    await chown(join(jail.root, name), jail.uid, this.#options.firstUid);
+  /** Whether there are files that a snapshot is written into, or was before it failed. */
+  writesSnapshot(jail: Jail): boolean {
+    return readdirSync(jail.root).some((name) => name.endsWith(BEING_WRITTEN));
+  }
+
+  /** Hands a file of its root folder to the process. */
+  async give(jail: Jail, path: string): Promise<void> {
+    await chown(path, jail.uid, this.#options.firstUid);
   }
 
   /** What the serial console and Firecracker itself said last; undefined when nothing. */
@@ -217,7 +232,8 @@ export class Jails {
     mkdirSync(join(this.#dir, id), { mode: 0o700 });
     try {
       await chown(join(this.#dir, id), uid, 0);
-      await this.#wire(network);
+      await this.#cgroups.make(id);
+      await this.#wiring.ensure(network);
       await runner.run(
         [
           jailerPath,
@@ -228,12 +244,8 @@ export class Jails {
         { logFile: this.#logFile(id), timeoutMs: START_TIMEOUT_MS },
       );
       const jail = await this.#listening(id);
-      // The jailer gives the folder to the process. From here on, before it sees anything of a guest, it can put nothing in
-      // the place of a file that we go by.
-      await chown(jail.root, 0, 0);
-      await chmod(jail.root, 0o755);
-      // Memory comes from files: nobody serves page faults.
-      await rm(join(jail.root, "dev", "userfaultfd"), { force: true });
+      this.#cgroups.join(id, jail.pid);
+      await this.#close(jail);
       return jail;
     } catch (cause) {
       const said = this.lastWords(id);
@@ -244,33 +256,16 @@ export class Jails {
     }
   }
 
-  /** Once in each namespace: it goes with it. */
-  async #wire(network: MachineNetwork): Promise<void> {
-    if (this.#wired.has(network.netnsPath)) return;
-    try {
-      await this.#makeTap(network);
-    } catch {
-      // A server before this one may have got anywhere with it.
-      await this.#inside(network, ["ip", "-force", "-batch", "-"], [`link del ${TAP}`], { check: false });
-      await this.#inside(network, ["tc", "-batch", "-"], [`qdisc del dev ${network.device} ingress`], { check: false });
-      await this.#makeTap(network);
+  /** The jailer gives the folders to the process. From here on, before it sees anything of a guest, it can make no file, and
+   *  put nothing in the place of one that we go by. */
+  async #close({ root }: Jail): Promise<void> {
+    for (const dir of [root, join(root, "dev"), join(root, "dev", "net")]) {
+      await chown(dir, 0, 0);
+      await chmod(dir, 0o755);
     }
-    this.#wired.add(network.netnsPath);
-  }
-
-  async #makeTap(network: MachineNetwork): Promise<void> {
-    await this.#inside(network, ["ip", "-batch", "-"], tapLines(network, this.#options.firstUid));
-    await this.#inside(network, ["tc", "-batch", "-"], redirectLines(network));
-  }
-
-  async #inside(
-    { netnsPath }: MachineNetwork,
-    argv: string[],
-    lines: string[],
-    options: RunOptions = {},
-  ): Promise<void> {
-    const stdin = `${lines.join("\n")}\n`;
-    await this.#options.runner.run(argv, { ...options, netnsPath, stdin, timeoutMs: COMMAND_TIMEOUT_MS });
+    await rmdir(join(root, "run"));
+    // Memory comes from files: nobody serves page faults.
+    await unlink(join(root, "dev", "userfaultfd")).catch(ignoreMissing);
   }
 
   async #listening(id: string): Promise<Jail> {
@@ -305,8 +300,4 @@ export class Jails {
 /** A guest writes there what it likes, and people read it on a terminal. */
 function printable(text: string): string {
   return text.replace(/[^\P{C}\n\t]/gu, "");
-}
-
-function ignoreMissing(error: unknown): void {
-  if (!isMissing(error)) throw error;
 }

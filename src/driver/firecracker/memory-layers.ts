@@ -1,8 +1,9 @@
+import { renameSync } from "node:fs";
 import { chmod, link, mkdir, readdir, rename, rm, stat, unlink, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { ByteRange, DiskFiles } from "#lib/disk-files";
-import { isMissing } from "#lib/files";
-import { type Expected, takeOver } from "./checkpoint.ts";
+import { ignoreMissing, isMissing } from "#lib/files";
+import { Flights, together } from "#lib/flights";
 import { newName } from "./names.ts";
 
 /** Longest chain of a checkpoint's memory. */
@@ -13,15 +14,16 @@ const KEPT_UNUSED = 2;
 
 /**
  * The guest's memory on disk: layers, each a sparse file of the memory's size, that hold what was written since the one
- * before; the first is complete. Layers never change, so chains share them by hard links. A machine maps one file, so a chain
- * is assembled into one: where the file system shares blocks between files at once and for next to nothing (then every chain
- * has one layer), elsewhere when a machine is first restored from it, for all its clones together.
+ * before; the first is complete. Layers never change, so chains share them by hard links. A machine maps one file. Where files
+ * can share blocks a snapshot is written over a copy of the memory before, so every chain has one layer; elsewhere a chain is
+ * assembled into one file when a machine is first restored from it, for all its clones together.
  */
 export class MemoryLayers {
   readonly #files: DiskFiles;
   readonly #assembledDir: string;
   readonly #sharesBlocks: boolean;
-  readonly #assembling = new Map<string, Promise<void>>();
+  readonly #assembling = new Flights();
+  #hasAssembled = false;
   /** By assembled file: how many are about to link it. */
   readonly #linking = new Map<string, number>();
 
@@ -40,20 +42,35 @@ export class MemoryLayers {
     return new MemoryLayers(files, dir, await sharesBlocks(files, dir));
   }
 
-  /** Adds what was written to a chain and puts the whole into `dir`: `written` is moved there, the chain's files are
-   *  linked. Returns the new chain's names, in order, and where the new layer has data. */
-  async extend(
-    chain: Chain,
-    written: { readonly path: string } & Expected,
-    dir: string,
-  ): Promise<{ layers: string[]; dirty: readonly ByteRange[] }> {
+  /**
+   * Makes ready for a snapshot that adds to a chain: in `dir`, what comes before it, and the file it is to be written into,
+   * whose name is returned. Where blocks are shared that file is a copy of all memory, which the snapshot brings up to date;
+   * elsewhere it is empty, and the chain's files are linked.
+   */
+  async begin(chain: Chain, dir: string): Promise<string> {
     const added = layerName();
-    await takeOver(written.path, join(dir, added), written);
-    const dirty = await this.#files.dataRanges(join(dir, added));
-    for (const name of chain.layers) await link(join(chain.dir, name), join(dir, name));
+    const path = join(dir, added);
+    const copied = this.#toCopy(chain);
+    if (copied === undefined) {
+      const links = chain.layers.map((name) => link(join(chain.dir, name), join(dir, name)));
+      await together([...links, writeFile(path, "", { flag: "wx", mode: 0o600 })]);
+    } else {
+      await this.#files.copy(copied, path);
+    }
+    return added;
+  }
+
+  /** Where the memory differs from that of `chain`, when the snapshot has been written into what `begin` has made. */
+  written(chain: Chain, dir: string, added: string): Promise<readonly ByteRange[]> {
+    const path = join(dir, added);
+    return this.#toCopy(chain) === undefined ? this.#files.dataRanges(path) : this.#files.unsharedRanges(path);
+  }
+
+  /** Returns the new chain's names, in order, after having made it shorter where it was too long. */
+  async finish(chain: Chain, dir: string, added: string): Promise<string[]> {
+    if (this.#toCopy(chain) !== undefined) return [added];
     const layers = [...chain.layers, added];
-    if (this.#sharesBlocks) return { layers: await this.#merge(dir, layers, 0), dirty };
-    return { layers: layers.length > MAX_LAYERS ? await this.#merge(dir, layers, 1) : layers, dirty };
+    return layers.length > MAX_LAYERS ? await this.#merge(dir, layers) : layers;
   }
 
   /** Links one file with all of a chain's memory as `target`: its only layer, or what is assembled of them, once for all who
@@ -62,11 +79,12 @@ export class MemoryLayers {
     const [first = "", ...others] = layers;
     const last = others.at(-1);
     if (last === undefined) return link(join(dir, first), target);
+    this.#hasAssembled = true;
     const path = join(this.#assembledDir, last);
     const links = (this.#linking.get(path) ?? 0) + 1;
     this.#linking.set(path, links);
     try {
-      await this.#assembleOnce(path, { dir, layers });
+      await this.#assembling.run(path, () => this.#assembleUnlessThere(path, { dir, layers }));
       await link(path, target);
     } finally {
       const left = (this.#linking.get(path) ?? 1) - 1;
@@ -77,23 +95,27 @@ export class MemoryLayers {
 
   /** Forgets assembled memories that no machine has linked, but for the last few. */
   async trim(): Promise<void> {
+    if (!this.#hasAssembled) return;
     const unused: { path: string; mtimeMs: number }[] = [];
     for (const name of await readdir(this.#assembledDir)) {
       const path = join(this.#assembledDir, name);
       if (name.startsWith(".") || this.#linking.has(path)) continue;
-      const found = await stat(path).catch(undefinedIfMissing);
+      const found = await stat(path).catch(ignoreMissing);
       if (found?.nlink === 1) unused.push({ path, mtimeMs: found.mtimeMs });
     }
     unused.sort((a, b) => b.mtimeMs - a.mtimeMs);
-    for (const { path } of unused.slice(KEPT_UNUSED)) if (!this.#linking.has(path)) await rm(path, { force: true });
+    for (const { path } of unused.slice(KEPT_UNUSED)) {
+      if (this.#linking.has(path)) continue;
+      // At once, before anybody can find it there and count on it.
+      const gone = join(this.#assembledDir, `.${newName()}`);
+      renameSync(path, gone);
+      await rm(gone);
+    }
   }
 
-  #assembleOnce(path: string, chain: Chain): Promise<void> {
-    const known = this.#assembling.get(path);
-    if (known !== undefined) return known;
-    const made = this.#assembleUnlessThere(path, chain).finally(() => this.#assembling.delete(path));
-    this.#assembling.set(path, made);
-    return made;
+  /** The memory that a snapshot is written over a copy of; undefined: it is written by itself. */
+  #toCopy({ dir, layers: [first, ...others] }: Chain): string | undefined {
+    return this.#sharesBlocks && first !== undefined && others.length === 0 ? join(dir, first) : undefined;
   }
 
   async #assembleUnlessThere(path: string, { dir, layers }: Chain): Promise<void> {
@@ -112,17 +134,15 @@ export class MemoryLayers {
     await rename(temp, path);
   }
 
-  /** Replaces the layers from number `from` on by one. */
-  async #merge(dir: string, layers: readonly string[], from: number): Promise<string[]> {
-    const merging = layers.slice(from);
-    if (merging.length < 2) return [...layers];
+  /** Replaces all layers but the first by one. */
+  async #merge(dir: string, [first = "", ...others]: readonly string[]): Promise<string[]> {
     const merged = layerName();
     await this.#join(
-      merging.map((name) => join(dir, name)),
+      others.map((name) => join(dir, name)),
       join(dir, merged),
     );
-    for (const name of merging) await unlink(join(dir, name));
-    return [...layers.slice(0, from), merged];
+    await together(others.map((name) => unlink(join(dir, name))));
+    return [first, merged];
   }
 
   async #join(sources: readonly string[], target: string): Promise<void> {
@@ -142,10 +162,6 @@ export interface Chain {
   readonly dir: string;
   /** Names of files in `dir`, the complete one first. None: a memory of zeros. */
   readonly layers: readonly string[];
-}
-
-function undefinedIfMissing(error: unknown): undefined {
-  if (!isMissing(error)) throw error;
 }
 
 function layerName(): string {

@@ -9,15 +9,14 @@ export function machinesDir(parts: Pick<Parts, "options">): string {
 }
 
 /** Ids of all machines of which anything is left. A jail without one is none's: nothing was ever started in it. */
-export async function findLeftovers(parts: Parts): Promise<MachineId[]> {
-  return [...new Set([...parts.cgroups.list(), ...(await readdir(machinesDir(parts)))])];
+export function findLeftovers(parts: Parts): Promise<MachineId[]> {
+  return readdir(machinesDir(parts));
 }
 
 /** Removes all that is left of a machine, its folder last: it says which jail is its own. Repeatable. */
 export async function removeMachine(parts: Parts, id: MachineId): Promise<void> {
   const folder = new MachineFolder(machinesDir(parts), id);
   const record = folder.read();
-  await parts.cgroups.remove(id);
   if (record !== undefined) await parts.jails.remove(record.jail);
   await folder.remove();
   // What is left of it is removed; a cache that could not be made smaller is no reason to say otherwise.

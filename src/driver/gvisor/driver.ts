@@ -7,6 +7,7 @@ import type { Logger } from "#lib/log";
 import type { CommandRunner, ProcessWatcher } from "#lib/run";
 import { type Cgroups, openCgroups } from "../cgroup/index.ts";
 import type { Driver, DriverCapabilities, Machine, MachineId, MachineSpec } from "../driver.ts";
+import { undoStart } from "../process-machine.ts";
 import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
 import { checkpointsWritten, findLeftovers, isSandboxOf, type MachineParts, removeMachine } from "./leftovers.ts";
@@ -149,15 +150,8 @@ class GvisorDriver implements Driver {
       if (pid === undefined) throw new Error("runsc did not say which process the sandbox is");
       return this.#take(spec, pid, false);
     } catch (cause) {
-      const said = bundle.logTail();
-      const gone = await removeMachine(this.#parts, id, "anywhere").then(
-        () => undefined,
-        (error) => error,
-      );
-      const causes = gone === undefined ? cause : new AggregateError([cause, gone], "nor could it be cleaned up");
-      throw new AenvError("internal", `machine ${id} did not start${said === undefined ? "" : `: ${said}`}`, {
-        cause: causes,
-      });
+      const remove = (): Promise<void> => removeMachine(this.#parts, id, "anywhere");
+      throw await undoStart(id, { cause, said: bundle.logTail(), remove });
     }
   }
 

@@ -1,11 +1,11 @@
-import { readdirSync, readFileSync } from "node:fs";
 import { readdir, rm } from "node:fs/promises";
 import { basename } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { AenvError } from "#domain";
 import { isMissing } from "#lib/files";
+import { commandLine, processIds } from "#lib/proc";
 import type { Cgroups } from "../cgroup/index.ts";
 import type { MachineId } from "../driver.ts";
+import { endProcesses } from "../end-processes.ts";
 import { Bundle } from "./bundle.ts";
 import type { Runsc } from "./runsc.ts";
 
@@ -16,7 +16,6 @@ export interface MachineParts {
   readonly machinesDir: string;
 }
 
-const KILL_TIMEOUT_MS = 10_000;
 const RECORD = /^(.+)_sandbox:.+\.(?:state|lock)$/;
 const SOCKET = /^runsc-(.+)\.sock$/;
 
@@ -34,32 +33,14 @@ export async function findLeftovers(parts: MachineParts): Promise<MachineId[]> {
 
 /** Removes all that is left of a machine; where its processes may be outside its cgroup, they are looked for by name too. */
 export async function removeMachine(parts: MachineParts, id: MachineId, where: "cgroup" | "anywhere"): Promise<void> {
-  if (where === "anywhere") await killByName(parts, id);
+  if (where === "anywhere") {
+    await endProcesses(`machine ${id}`, () =>
+      [...runtimeProcesses(parts)].flatMap(([pid, of]) => (of === id ? [pid] : [])),
+    );
+  }
   await parts.cgroups.remove(id);
   for (const file of parts.runsc.files(id)) await rm(file, { force: true });
   await new Bundle(parts.machinesDir, id).remove();
-}
-
-/** Errors: internal, when they do not end. */
-async function killByName(parts: MachineParts, id: MachineId): Promise<void> {
-  const giveUpAtMs = performance.now() + KILL_TIMEOUT_MS;
-  for (;;) {
-    const pids = [...runtimeProcesses(parts)].flatMap(([pid, of]) => (of === id ? [pid] : []));
-    if (pids.length === 0) return;
-    if (performance.now() > giveUpAtMs) {
-      throw new AenvError("internal", `processes ${pids.join(", ")} of machine ${id} do not end`, {
-        hint: "a process that SIGKILL does not end hangs in the kernel: see its /proc/PID/stack",
-      });
-    }
-    for (const pid of pids) {
-      try {
-        process.kill(pid, "SIGKILL");
-      } catch {
-        // It ended by itself.
-      }
-    }
-    await sleep(5);
-  }
 }
 
 /** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
@@ -81,10 +62,6 @@ function runtimeProcesses({ runsc, machinesDir }: MachineParts): Map<number, Mac
   return found;
 }
 
-function processIds(): number[] {
-  return readdirSync("/proc").flatMap((name) => (/^\d+$/.test(name) ? [Number(name)] : []));
-}
-
 /** True when this pid is the sandbox process of this machine. */
 export function isSandboxOf(pid: number, id: MachineId, { runsc, machinesDir }: MachineParts): boolean {
   const args = commandLine(pid);
@@ -96,14 +73,6 @@ function machineOf(args: readonly string[], machinesDir: string): MachineId | un
   const position = args.indexOf("--bundle");
   const bundle = args.find((arg) => arg.startsWith(prefix)) ?? `--bundle=${args[position + 1]}`;
   return bundle.startsWith(prefix) ? basename(bundle) : undefined;
-}
-
-function commandLine(pid: number): string[] {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
-  } catch {
-    return [];
-  }
 }
 
 async function namesIn(dir: string): Promise<string[]> {

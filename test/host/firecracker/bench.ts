@@ -59,9 +59,9 @@ export class FirecrackerBench implements DriverHarness {
     return bench;
   }
 
-  /** The next call of this operation on files fails. */
-  failNext(operation: keyof DiskFiles): void {
-    this.#files.next = { operation, settle: Promise.reject(new Error(`scripted failure of ${operation}`)) };
+  /** The next call of one of these operations on files fails. */
+  failNext(...operations: readonly (keyof DiskFiles)[]): void {
+    this.#files.next = { operations, settle: Promise.reject(new Error(`scripted failure of ${operations[0]}`)) };
     this.#files.next.settle.catch(() => {});
   }
 
@@ -69,13 +69,18 @@ export class FirecrackerBench implements DriverHarness {
   holdNext(operation: keyof DiskFiles): { readonly reached: Promise<void>; readonly fail: () => void } {
     const [held, reached] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     held.promise.catch(() => {});
-    this.#files.next = { operation, settle: held.promise, onReached: reached.resolve };
+    this.#files.next = { operations: [operation], settle: held.promise, onReached: reached.resolve };
     return { reached: reached.promise, fail: () => held.reject(new Error(`${operation} never came to its end`)) };
   }
 
   /** How many calls each start so far has taken. */
   apiCalls(): readonly number[] {
     return this.#apiCalls;
+  }
+
+  /** How many operations on files blobd has been asked for so far. */
+  fileCalls(): number {
+    return this.#files.calls;
   }
 
   /** Ids of all jails there are. */
@@ -85,8 +90,11 @@ export class FirecrackerBench implements DriverHarness {
 
   /** The root folder of a machine's jail. */
   jailOf(id: MachineId): string {
-    const { jail } = JSON.parse(readFileSync(join(this.driverDir, "machines", id, "machine.json"), "utf8"));
-    return this.jailRoot(jail);
+    return this.jailRoot(this.#jailIdOf(id));
+  }
+
+  #jailIdOf(id: MachineId): string {
+    return JSON.parse(readFileSync(join(this.driverDir, "machines", id, "machine.json"), "utf8")).jail;
   }
 
   jailRoot(jail: string): string {
@@ -144,8 +152,9 @@ export class FirecrackerBench implements DriverHarness {
     return this.#guest.hasAgent ? this.host.agentAddress(spec) : undefined;
   }
 
+  /** A machine's groups are its jail's. */
   cgroupDirs(id: MachineId): string[] {
-    return this.host.cgroupDirs(id);
+    return this.host.cgroupDirs(this.#jailIdOf(id));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -155,7 +164,7 @@ export class FirecrackerBench implements DriverHarness {
 }
 
 interface Scripted {
-  readonly operation: keyof DiskFiles;
+  readonly operations: readonly (keyof DiskFiles)[];
   readonly settle: Promise<void>;
   readonly onReached?: () => void;
 }
@@ -163,6 +172,7 @@ interface Scripted {
 /** The real ones, but for what a test scripts. */
 class ScriptedFiles implements DiskFiles {
   next: Scripted | undefined;
+  calls = 0;
   readonly #real: DiskFiles;
 
   constructor(real: DiskFiles) {
@@ -184,13 +194,24 @@ class ScriptedFiles implements DiskFiles {
     return this.#real.dataRanges(path);
   }
 
+  async unsharedRanges(path: string): Promise<readonly ByteRange[]> {
+    await this.#mayFail("unsharedRanges");
+    return this.#real.unsharedRanges(path);
+  }
+
+  async seal(files: Parameters<DiskFiles["seal"]>[0]): Promise<void> {
+    await this.#mayFail("seal");
+    await this.#real.seal(files);
+  }
+
   async packDirectory(dir: string, target: string): Promise<void> {
     await this.#mayFail("packDirectory");
     await this.#real.packDirectory(dir, target);
   }
 
   async #mayFail(operation: keyof DiskFiles): Promise<void> {
-    if (this.next?.operation !== operation) return;
+    this.calls += 1;
+    if (!this.next?.operations.includes(operation)) return;
     const { settle, onReached } = this.next;
     this.next = undefined;
     onReached?.();

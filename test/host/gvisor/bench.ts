@@ -4,6 +4,7 @@ import type { Resources } from "#domain";
 import type { Driver, MachineId, MachineSpec } from "#driver";
 import { createGvisorDriver } from "#driver/gvisor";
 import { silentLogger } from "#lib/log";
+import { commandLine, processIds } from "#lib/proc";
 import type { CommandRunner } from "#lib/run";
 import { type DriverHarness, testMachineId } from "../../../src/driver/testing.ts";
 import { fromEnvironment, MachineHost } from "../machines/host.ts";
@@ -110,9 +111,8 @@ export class GvisorBench implements DriverHarness {
   }
 
   processesOf(id: MachineId): { readonly pid: number; readonly args: readonly string[] }[] {
-    return readdirSync("/proc")
-      .filter((name) => /^\d+$/.test(name))
-      .map((name) => ({ pid: Number(name), args: commandLine(name) }))
+    return processIds()
+      .map((pid) => ({ pid, args: commandLine(pid) }))
       .filter(({ args }) => args.some((arg) => arg.endsWith(`/machines/${id}`)));
   }
 
@@ -137,12 +137,4 @@ function rootfsFromEnvironment(): string {
   const dir = fromEnvironment("AENV_TEST_ROOTFS");
   if (!existsSync(join(dir, "usr/bin/python3"))) throw new Error(`AENV_TEST_ROOTFS=${dir} is not ${what}`);
   return dir;
-}
-
-function commandLine(pid: string): string[] {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
-  } catch {
-    return [];
-  }
 }

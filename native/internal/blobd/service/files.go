@@ -57,7 +57,11 @@ func (s *Service) DataRanges(ctx context.Context, request *connect.Request[blobd
 	if err := checkPaths(request.Msg.Path); err != nil {
 		return nil, s.fail("data ranges", err)
 	}
-	found, err := sparse.DataRanges(ctx, request.Msg.Path, maxDataRanges)
+	find := sparse.DataRanges
+	if request.Msg.UnsharedOnly {
+		find = sparse.UnsharedRanges
+	}
+	found, err := find(ctx, request.Msg.Path, maxDataRanges)
 	if err != nil {
 		return nil, s.fail("data ranges", err)
 	}
@@ -67,6 +71,22 @@ func (s *Service) DataRanges(ctx context.Context, request *connect.Request[blobd
 		ranges = binary.LittleEndian.AppendUint64(ranges, uint64(r.Length))
 	}
 	return connect.NewResponse(&blobdv1.DataRangesResponse{SizeBytes: uint64(found.SizeBytes), Ranges: ranges, Coalesced: found.Coalesced}), nil
+}
+
+// SealFiles makes files unchangeable.
+func (s *Service) SealFiles(_ context.Context, request *connect.Request[blobdv1.SealFilesRequest]) (*connect.Response[blobdv1.SealFilesResponse], error) {
+	if count := len(request.Msg.Files); count > maxLayers {
+		return nil, s.fail("seal files", fault.New(fault.Invalid, "%d files at once, at most %d are possible", count, maxLayers))
+	}
+	for _, file := range request.Msg.Files {
+		if err := checkPaths(file.Path); err != nil {
+			return nil, s.fail("seal files", err)
+		}
+		if err := sparse.Seal(file.Path, file.SizeBytes); err != nil {
+			return nil, s.fail("seal files", err)
+		}
+	}
+	return connect.NewResponse(&blobdv1.SealFilesResponse{}), nil
 }
 
 // PackDirectory makes an EROFS file of a directory. It is part of what machines run on, so the disk's reserve is not kept

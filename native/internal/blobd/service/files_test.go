@@ -1,7 +1,9 @@
 package service
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -219,6 +221,94 @@ func checkRanges(t *testing.T, client blobdv1connect.BlobdClient, path string, s
 	if !slices.Equal(got, want) || found.SizeBytes != size || found.Coalesced {
 		t.Errorf("%d bytes, coalesced: %v, ranges %v\nwant %d bytes, ranges %v", found.SizeBytes, found.Coalesced, got, size, want)
 	}
+}
+
+func TestOfACopyThatSharesItsBlocksWhatIsWrittenSinceIsTold(t *testing.T) {
+	dir := xfsDisk(t)
+	client := start(t, filepath.Join(dir, "blobs"))
+	const size = 64 << 20
+	source, target := sparseFile(t, filepath.Join(dir, "a"), size, run(0, 1024, 7)), filepath.Join(dir, "b")
+	copied, err := copyFile(t, client, source, target)
+	if err != nil || !copied.Shared {
+		t.Fatalf("shared: %v, %v", copied.Shared, err)
+	}
+	written := []int64{0, 5, 6, 1023, 2000, 16383}
+	file, err := os.OpenFile(target, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, number := range written {
+		if _, err := file.WriteAt(bytes.Repeat([]byte{9}, page), number*page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Many small ones, beyond what one look at the file's map holds.
+	for number := int64(4000); number < 8000; number += 4 {
+		written = append(written, number)
+		if _, err := file.WriteAt(bytes.Repeat([]byte{9}, page), number*page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	response, err := client.DataRanges(t.Context(), connect.NewRequest(&blobdv1.DataRangesRequest{Path: target, UnsharedOnly: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(written)
+	var found []int64
+	for r := response.Msg.Ranges; len(r) > 0; r = r[16:] {
+		at, length := int64(binary.LittleEndian.Uint64(r)), int64(binary.LittleEndian.Uint64(r[8:]))
+		for number := at / page; number < (at+length)/page; number++ {
+			found = append(found, number)
+		}
+	}
+	if !slices.Equal(found, written) {
+		t.Errorf("%d pages are told, %d were written", len(found), len(written))
+	}
+}
+
+func TestWhatIsSealedNobodyCanChange(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: files become root's as root only")
+	}
+	onDisks(t, func(t *testing.T, client blobdv1connect.BlobdClient, d disk) {
+		path := sparseFile(t, filepath.Join(d.dir, "f"), 8*page, pages{1: 1})
+		seal := func(size uint64) error {
+			_, err := client.SealFiles(t.Context(), connect.NewRequest(&blobdv1.SealFilesRequest{Files: []*blobdv1.SealedFile{{Path: path, SizeBytes: &size}}}))
+			return err
+		}
+		if err := seal(7 * page); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "32768 bytes") {
+			t.Errorf("another size: %v", err)
+		}
+		file, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(path, 1234, 1234); err != nil {
+			t.Fatal(err)
+		}
+		if err := seal(8 * page); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "open for writing") {
+			t.Errorf("somebody has it open: %v", err)
+		}
+		mapped, err := unix.Mmap(int(file.Fd()), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err = errors.Join(err, file.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if err := seal(8 * page); connect.CodeOf(err) != connect.CodeFailedPrecondition {
+			t.Errorf("somebody has it mapped: %v", err)
+		}
+		if err := unix.Munmap(mapped); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := seal(8 * page); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if stat := statOf(t, path); stat.Uid != 0 || stat.Gid != 0 || stat.Mode&0o7777 != 0o444 {
+			t.Errorf("it is %d's, mode %o", stat.Uid, stat.Mode)
+		}
+	})
 }
 
 func TestLayersAreAppliedInOrder(t *testing.T) {

@@ -3,6 +3,7 @@ package sparse
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,22 +22,38 @@ type Map struct {
 
 // DataRanges maps a file, in at most limit (1 or more) ranges: beyond that, neighbours become one, smallest holes first.
 func DataRanges(ctx context.Context, path string, limit int) (Map, error) {
+	return ranges(ctx, path, limit, dataRanges)
+}
+
+// UnsharedRanges maps what of a file no other has in common with it: of one that was a copy by shared blocks, what has been
+// written since. Likewise in at most limit ranges.
+func UnsharedRanges(ctx context.Context, path string, limit int) (Map, error) {
+	return ranges(ctx, path, limit, unsharedRanges)
+}
+
+type mapper func(ctx context.Context, file *os.File, size int64, list *rangeList) error
+
+func ranges(ctx context.Context, path string, limit int, add mapper) (Map, error) {
 	file, size, err := open(path, unix.O_RDONLY)
 	if err != nil {
 		return Map{}, fmt.Errorf("data of %w", err)
 	}
 	defer file.Close()
 	list := rangeList{limit: limit}
+	if err := add(ctx, file, size, &list); err != nil {
+		return Map{}, err
+	}
+	return Map{SizeBytes: size, Ranges: list.ranges, Coalesced: list.gap > 0}, nil
+}
+
+func dataRanges(ctx context.Context, file *os.File, size int64, list *rangeList) error {
 	for at := int64(0); ; {
 		if err := ctx.Err(); err != nil {
-			return Map{}, err
+			return err
 		}
 		found, err := nextData(file, at, size)
-		if err != nil {
-			return Map{}, err
-		}
-		if found.length == 0 {
-			return Map{SizeBytes: size, Ranges: list.ranges, Coalesced: list.gap > 0}, nil
+		if err != nil || found.length == 0 {
+			return err
 		}
 		at = found.offset + found.length
 		list.add(Range{found.offset, found.length})

@@ -67,7 +67,7 @@ func (t *Table) fork(spec Spec) (*Process, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !spec.Sheltered {
-		back, err := t.scores.forCommands()
+		back, err := t.score.ForChildren()
 		if err != nil {
 			return nil, err
 		}

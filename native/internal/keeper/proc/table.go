@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"aenv/native/internal/oomscore"
 )
 
 // Table knows the processes somebody waits for. mu is held while a child is forked and entered, and while one is reaped
@@ -20,7 +22,7 @@ type Table struct {
 	processes map[int]*Process
 	ring      *Ring
 	homeNetns int
-	scores    *scores
+	score     *oomscore.Score
 	sigchld   chan os.Signal
 	stop      chan struct{}
 	work      sync.WaitGroup
@@ -47,7 +49,7 @@ func NewTable() (*Table, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open own network namespace: %w", err)
 	}
-	scores, err := openScores()
+	score, err := openScore()
 	if err != nil {
 		unix.Close(netns)
 		return nil, err
@@ -56,7 +58,7 @@ func NewTable() (*Table, error) {
 		processes: map[int]*Process{},
 		ring:      newRing(),
 		homeNetns: netns,
-		scores:    scores,
+		score:     score,
 		sigchld:   make(chan os.Signal, 1),
 		stop:      make(chan struct{}),
 	}
@@ -78,7 +80,7 @@ func (t *Table) Close() {
 	}
 	t.mu.Unlock()
 	t.work.Wait()
-	t.scores.close()
+	t.score.Close()
 	unix.Close(t.homeNetns)
 }
 

@@ -206,13 +206,13 @@ func TestOnlyWhatIsShelteredHasTheKeepersScore(t *testing.T) {
 		return strings.TrimSpace(string(raw))
 	}
 	before := own()
-	table.scores.commands = table.scores.sheltered + 100
+	table.score.Children = table.score.Own + 100
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	for sheltered, want := range map[bool]int{false: table.scores.commands, true: table.scores.sheltered} {
+	for sheltered, want := range map[bool]int{false: table.score.Children, true: table.score.Own} {
 		path := filepath.Join(t.TempDir(), "score")
 		// Of a grandchild: a command starts others at once.
 		p, err := table.Start(Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(cat /proc/self/oom_score_adj) > " + path},

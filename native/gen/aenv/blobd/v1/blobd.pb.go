@@ -1489,8 +1489,10 @@ func (x *ApplyLayersResponse) GetBytes() uint64 {
 }
 
 type DataRangesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Only data whose blocks no other file shares: of a copy that shared all its blocks, what has been written since.
+	UnsharedOnly  bool `protobuf:"varint,2,opt,name=unshared_only,json=unsharedOnly,proto3" json:"unshared_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1530,6 +1532,13 @@ func (x *DataRangesRequest) GetPath() string {
 		return x.Path
 	}
 	return ""
+}
+
+func (x *DataRangesRequest) GetUnsharedOnly() bool {
+	if x != nil {
+		return x.UnsharedOnly
+	}
+	return false
 }
 
 type DataRangesResponse struct {
@@ -1596,6 +1605,139 @@ func (x *DataRangesResponse) GetCoalesced() bool {
 	return false
 }
 
+type SealFilesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*SealedFile          `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealFilesRequest) Reset() {
+	*x = SealFilesRequest{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealFilesRequest) ProtoMessage() {}
+
+func (x *SealFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealFilesRequest.ProtoReflect.Descriptor instead.
+func (*SealFilesRequest) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SealFilesRequest) GetFiles() []*SealedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type SealedFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// Absent: any size.
+	SizeBytes     *uint64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3,oneof" json:"size_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedFile) Reset() {
+	*x = SealedFile{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedFile) ProtoMessage() {}
+
+func (x *SealedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedFile.ProtoReflect.Descriptor instead.
+func (*SealedFile) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SealedFile) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SealedFile) GetSizeBytes() uint64 {
+	if x != nil && x.SizeBytes != nil {
+		return *x.SizeBytes
+	}
+	return 0
+}
+
+type SealFilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealFilesResponse) Reset() {
+	*x = SealFilesResponse{}
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealFilesResponse) ProtoMessage() {}
+
+func (x *SealFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealFilesResponse.ProtoReflect.Descriptor instead.
+func (*SealFilesResponse) Descriptor() ([]byte, []int) {
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{31}
+}
+
 type PackDirectoryRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Dir           string                 `protobuf:"bytes,1,opt,name=dir,proto3" json:"dir,omitempty"`
@@ -1606,7 +1748,7 @@ type PackDirectoryRequest struct {
 
 func (x *PackDirectoryRequest) Reset() {
 	*x = PackDirectoryRequest{}
-	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1760,7 @@ func (x *PackDirectoryRequest) String() string {
 func (*PackDirectoryRequest) ProtoMessage() {}
 
 func (x *PackDirectoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[29]
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1773,7 @@ func (x *PackDirectoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackDirectoryRequest.ProtoReflect.Descriptor instead.
 func (*PackDirectoryRequest) Descriptor() ([]byte, []int) {
-	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{29}
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PackDirectoryRequest) GetDir() string {
@@ -1657,7 +1799,7 @@ type PackDirectoryResponse struct {
 
 func (x *PackDirectoryResponse) Reset() {
 	*x = PackDirectoryResponse{}
-	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1811,7 @@ func (x *PackDirectoryResponse) String() string {
 func (*PackDirectoryResponse) ProtoMessage() {}
 
 func (x *PackDirectoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[30]
+	mi := &file_aenv_blobd_v1_blobd_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1824,7 @@ func (x *PackDirectoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackDirectoryResponse.ProtoReflect.Descriptor instead.
 func (*PackDirectoryResponse) Descriptor() ([]byte, []int) {
-	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{30}
+	return file_aenv_blobd_v1_blobd_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PackDirectoryResponse) GetSizeBytes() uint64 {
@@ -1790,20 +1932,30 @@ const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
 	"\x06layers\x18\x01 \x03(\tR\x06layers\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\"+\n" +
 	"\x13ApplyLayersResponse\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"'\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\"L\n" +
 	"\x11DataRangesRequest\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\tR\x04path\"i\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
+	"\runshared_only\x18\x02 \x01(\bR\funsharedOnly\"i\n" +
 	"\x12DataRangesResponse\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12\x16\n" +
 	"\x06ranges\x18\x02 \x01(\fR\x06ranges\x12\x1c\n" +
-	"\tcoalesced\x18\x03 \x01(\bR\tcoalesced\"@\n" +
+	"\tcoalesced\x18\x03 \x01(\bR\tcoalesced\"C\n" +
+	"\x10SealFilesRequest\x12/\n" +
+	"\x05files\x18\x01 \x03(\v2\x19.aenv.blobd.v1.SealedFileR\x05files\"S\n" +
+	"\n" +
+	"SealedFile\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\"\n" +
+	"\n" +
+	"size_bytes\x18\x02 \x01(\x04H\x00R\tsizeBytes\x88\x01\x01B\r\n" +
+	"\v_size_bytes\"\x13\n" +
+	"\x11SealFilesResponse\"@\n" +
 	"\x14PackDirectoryRequest\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\"6\n" +
 	"\x15PackDirectoryResponse\x12\x1d\n" +
 	"\n" +
-	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes2\xb3\b\n" +
+	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes2\x83\t\n" +
 	"\x05Blobd\x12A\n" +
 	"\x04Pull\x12\x1a.aenv.blobd.v1.PullRequest\x1a\x1b.aenv.blobd.v1.PullResponse0\x01\x12E\n" +
 	"\x06Import\x12\x1c.aenv.blobd.v1.ImportRequest\x1a\x1b.aenv.blobd.v1.PullResponse0\x01\x12K\n" +
@@ -1820,7 +1972,8 @@ const file_aenv_blobd_v1_blobd_proto_rawDesc = "" +
 	"\bCopyFile\x12\x1e.aenv.blobd.v1.CopyFileRequest\x1a\x1f.aenv.blobd.v1.CopyFileResponse\x12T\n" +
 	"\vApplyLayers\x12!.aenv.blobd.v1.ApplyLayersRequest\x1a\".aenv.blobd.v1.ApplyLayersResponse\x12Q\n" +
 	"\n" +
-	"DataRanges\x12 .aenv.blobd.v1.DataRangesRequest\x1a!.aenv.blobd.v1.DataRangesResponse\x12Z\n" +
+	"DataRanges\x12 .aenv.blobd.v1.DataRangesRequest\x1a!.aenv.blobd.v1.DataRangesResponse\x12N\n" +
+	"\tSealFiles\x12\x1f.aenv.blobd.v1.SealFilesRequest\x1a .aenv.blobd.v1.SealFilesResponse\x12Z\n" +
 	"\rPackDirectory\x12#.aenv.blobd.v1.PackDirectoryRequest\x1a$.aenv.blobd.v1.PackDirectoryResponseB\x9c\x01\n" +
 	"\x11com.aenv.blobd.v1B\n" +
 	"BlobdProtoP\x01Z%aenv/native/gen/aenv/blobd/v1;blobdv1\xa2\x02\x03ABX\xaa\x02\rAenv.Blobd.V1\xca\x02\rAenv\\Blobd\\V1\xe2\x02\x19Aenv\\Blobd\\V1\\GPBMetadata\xea\x02\x0fAenv::Blobd::V1b\x06proto3"
@@ -1838,7 +1991,7 @@ func file_aenv_blobd_v1_blobd_proto_rawDescGZIP() []byte {
 }
 
 var file_aenv_blobd_v1_blobd_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_aenv_blobd_v1_blobd_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_aenv_blobd_v1_blobd_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_aenv_blobd_v1_blobd_proto_goTypes = []any{
 	(ImportRequest_Format)(0),     // 0: aenv.blobd.v1.ImportRequest.Format
 	(*Credentials)(nil),           // 1: aenv.blobd.v1.Credentials
@@ -1870,8 +2023,11 @@ var file_aenv_blobd_v1_blobd_proto_goTypes = []any{
 	(*ApplyLayersResponse)(nil),   // 27: aenv.blobd.v1.ApplyLayersResponse
 	(*DataRangesRequest)(nil),     // 28: aenv.blobd.v1.DataRangesRequest
 	(*DataRangesResponse)(nil),    // 29: aenv.blobd.v1.DataRangesResponse
-	(*PackDirectoryRequest)(nil),  // 30: aenv.blobd.v1.PackDirectoryRequest
-	(*PackDirectoryResponse)(nil), // 31: aenv.blobd.v1.PackDirectoryResponse
+	(*SealFilesRequest)(nil),      // 30: aenv.blobd.v1.SealFilesRequest
+	(*SealedFile)(nil),            // 31: aenv.blobd.v1.SealedFile
+	(*SealFilesResponse)(nil),     // 32: aenv.blobd.v1.SealFilesResponse
+	(*PackDirectoryRequest)(nil),  // 33: aenv.blobd.v1.PackDirectoryRequest
+	(*PackDirectoryResponse)(nil), // 34: aenv.blobd.v1.PackDirectoryResponse
 }
 var file_aenv_blobd_v1_blobd_proto_depIdxs = []int32{
 	1,  // 0: aenv.blobd.v1.PullRequest.credentials:type_name -> aenv.blobd.v1.Credentials
@@ -1882,39 +2038,42 @@ var file_aenv_blobd_v1_blobd_proto_depIdxs = []int32{
 	7,  // 5: aenv.blobd.v1.Image.config:type_name -> aenv.blobd.v1.ImageConfig
 	6,  // 6: aenv.blobd.v1.GetImageResponse.image:type_name -> aenv.blobd.v1.Image
 	6,  // 7: aenv.blobd.v1.ListImagesResponse.images:type_name -> aenv.blobd.v1.Image
-	2,  // 8: aenv.blobd.v1.Blobd.Pull:input_type -> aenv.blobd.v1.PullRequest
-	3,  // 9: aenv.blobd.v1.Blobd.Import:input_type -> aenv.blobd.v1.ImportRequest
-	8,  // 10: aenv.blobd.v1.Blobd.GetImage:input_type -> aenv.blobd.v1.GetImageRequest
-	10, // 11: aenv.blobd.v1.Blobd.ListImages:input_type -> aenv.blobd.v1.ListImagesRequest
-	12, // 12: aenv.blobd.v1.Blobd.Mount:input_type -> aenv.blobd.v1.MountRequest
-	14, // 13: aenv.blobd.v1.Blobd.Lease:input_type -> aenv.blobd.v1.LeaseRequest
-	16, // 14: aenv.blobd.v1.Blobd.Release:input_type -> aenv.blobd.v1.ReleaseRequest
-	18, // 15: aenv.blobd.v1.Blobd.ListLeases:input_type -> aenv.blobd.v1.ListLeasesRequest
-	20, // 16: aenv.blobd.v1.Blobd.Sync:input_type -> aenv.blobd.v1.SyncRequest
-	22, // 17: aenv.blobd.v1.Blobd.Collect:input_type -> aenv.blobd.v1.CollectRequest
-	24, // 18: aenv.blobd.v1.Blobd.CopyFile:input_type -> aenv.blobd.v1.CopyFileRequest
-	26, // 19: aenv.blobd.v1.Blobd.ApplyLayers:input_type -> aenv.blobd.v1.ApplyLayersRequest
-	28, // 20: aenv.blobd.v1.Blobd.DataRanges:input_type -> aenv.blobd.v1.DataRangesRequest
-	30, // 21: aenv.blobd.v1.Blobd.PackDirectory:input_type -> aenv.blobd.v1.PackDirectoryRequest
-	4,  // 22: aenv.blobd.v1.Blobd.Pull:output_type -> aenv.blobd.v1.PullResponse
-	4,  // 23: aenv.blobd.v1.Blobd.Import:output_type -> aenv.blobd.v1.PullResponse
-	9,  // 24: aenv.blobd.v1.Blobd.GetImage:output_type -> aenv.blobd.v1.GetImageResponse
-	11, // 25: aenv.blobd.v1.Blobd.ListImages:output_type -> aenv.blobd.v1.ListImagesResponse
-	13, // 26: aenv.blobd.v1.Blobd.Mount:output_type -> aenv.blobd.v1.MountResponse
-	15, // 27: aenv.blobd.v1.Blobd.Lease:output_type -> aenv.blobd.v1.LeaseResponse
-	17, // 28: aenv.blobd.v1.Blobd.Release:output_type -> aenv.blobd.v1.ReleaseResponse
-	19, // 29: aenv.blobd.v1.Blobd.ListLeases:output_type -> aenv.blobd.v1.ListLeasesResponse
-	21, // 30: aenv.blobd.v1.Blobd.Sync:output_type -> aenv.blobd.v1.SyncResponse
-	23, // 31: aenv.blobd.v1.Blobd.Collect:output_type -> aenv.blobd.v1.CollectResponse
-	25, // 32: aenv.blobd.v1.Blobd.CopyFile:output_type -> aenv.blobd.v1.CopyFileResponse
-	27, // 33: aenv.blobd.v1.Blobd.ApplyLayers:output_type -> aenv.blobd.v1.ApplyLayersResponse
-	29, // 34: aenv.blobd.v1.Blobd.DataRanges:output_type -> aenv.blobd.v1.DataRangesResponse
-	31, // 35: aenv.blobd.v1.Blobd.PackDirectory:output_type -> aenv.blobd.v1.PackDirectoryResponse
-	22, // [22:36] is the sub-list for method output_type
-	8,  // [8:22] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	31, // 8: aenv.blobd.v1.SealFilesRequest.files:type_name -> aenv.blobd.v1.SealedFile
+	2,  // 9: aenv.blobd.v1.Blobd.Pull:input_type -> aenv.blobd.v1.PullRequest
+	3,  // 10: aenv.blobd.v1.Blobd.Import:input_type -> aenv.blobd.v1.ImportRequest
+	8,  // 11: aenv.blobd.v1.Blobd.GetImage:input_type -> aenv.blobd.v1.GetImageRequest
+	10, // 12: aenv.blobd.v1.Blobd.ListImages:input_type -> aenv.blobd.v1.ListImagesRequest
+	12, // 13: aenv.blobd.v1.Blobd.Mount:input_type -> aenv.blobd.v1.MountRequest
+	14, // 14: aenv.blobd.v1.Blobd.Lease:input_type -> aenv.blobd.v1.LeaseRequest
+	16, // 15: aenv.blobd.v1.Blobd.Release:input_type -> aenv.blobd.v1.ReleaseRequest
+	18, // 16: aenv.blobd.v1.Blobd.ListLeases:input_type -> aenv.blobd.v1.ListLeasesRequest
+	20, // 17: aenv.blobd.v1.Blobd.Sync:input_type -> aenv.blobd.v1.SyncRequest
+	22, // 18: aenv.blobd.v1.Blobd.Collect:input_type -> aenv.blobd.v1.CollectRequest
+	24, // 19: aenv.blobd.v1.Blobd.CopyFile:input_type -> aenv.blobd.v1.CopyFileRequest
+	26, // 20: aenv.blobd.v1.Blobd.ApplyLayers:input_type -> aenv.blobd.v1.ApplyLayersRequest
+	28, // 21: aenv.blobd.v1.Blobd.DataRanges:input_type -> aenv.blobd.v1.DataRangesRequest
+	30, // 22: aenv.blobd.v1.Blobd.SealFiles:input_type -> aenv.blobd.v1.SealFilesRequest
+	33, // 23: aenv.blobd.v1.Blobd.PackDirectory:input_type -> aenv.blobd.v1.PackDirectoryRequest
+	4,  // 24: aenv.blobd.v1.Blobd.Pull:output_type -> aenv.blobd.v1.PullResponse
+	4,  // 25: aenv.blobd.v1.Blobd.Import:output_type -> aenv.blobd.v1.PullResponse
+	9,  // 26: aenv.blobd.v1.Blobd.GetImage:output_type -> aenv.blobd.v1.GetImageResponse
+	11, // 27: aenv.blobd.v1.Blobd.ListImages:output_type -> aenv.blobd.v1.ListImagesResponse
+	13, // 28: aenv.blobd.v1.Blobd.Mount:output_type -> aenv.blobd.v1.MountResponse
+	15, // 29: aenv.blobd.v1.Blobd.Lease:output_type -> aenv.blobd.v1.LeaseResponse
+	17, // 30: aenv.blobd.v1.Blobd.Release:output_type -> aenv.blobd.v1.ReleaseResponse
+	19, // 31: aenv.blobd.v1.Blobd.ListLeases:output_type -> aenv.blobd.v1.ListLeasesResponse
+	21, // 32: aenv.blobd.v1.Blobd.Sync:output_type -> aenv.blobd.v1.SyncResponse
+	23, // 33: aenv.blobd.v1.Blobd.Collect:output_type -> aenv.blobd.v1.CollectResponse
+	25, // 34: aenv.blobd.v1.Blobd.CopyFile:output_type -> aenv.blobd.v1.CopyFileResponse
+	27, // 35: aenv.blobd.v1.Blobd.ApplyLayers:output_type -> aenv.blobd.v1.ApplyLayersResponse
+	29, // 36: aenv.blobd.v1.Blobd.DataRanges:output_type -> aenv.blobd.v1.DataRangesResponse
+	32, // 37: aenv.blobd.v1.Blobd.SealFiles:output_type -> aenv.blobd.v1.SealFilesResponse
+	34, // 38: aenv.blobd.v1.Blobd.PackDirectory:output_type -> aenv.blobd.v1.PackDirectoryResponse
+	24, // [24:39] is the sub-list for method output_type
+	9,  // [9:24] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_aenv_blobd_v1_blobd_proto_init() }
@@ -1922,13 +2081,14 @@ func file_aenv_blobd_v1_blobd_proto_init() {
 	if File_aenv_blobd_v1_blobd_proto != nil {
 		return
 	}
+	file_aenv_blobd_v1_blobd_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_aenv_blobd_v1_blobd_proto_rawDesc), len(file_aenv_blobd_v1_blobd_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -655,6 +655,13 @@ export declare type DataRangesRequest = Message<"aenv.blobd.v1.DataRangesRequest
    * @generated from field: string path = 1;
    */
   path: string;
+
+  /**
+   * Only data whose blocks no other file shares: of a copy that shared all its blocks, what has been written since.
+   *
+   * @generated from field: bool unshared_only = 2;
+   */
+  unsharedOnly: boolean;
 };
 
 /**
@@ -694,6 +701,57 @@ export declare type DataRangesResponse = Message<"aenv.blobd.v1.DataRangesRespon
  * Use `create(DataRangesResponseSchema)` to create a new message.
  */
 export declare const DataRangesResponseSchema: GenMessage<DataRangesResponse>;
+
+/**
+ * @generated from message aenv.blobd.v1.SealFilesRequest
+ */
+export declare type SealFilesRequest = Message<"aenv.blobd.v1.SealFilesRequest"> & {
+  /**
+   * @generated from field: repeated aenv.blobd.v1.SealedFile files = 1;
+   */
+  files: SealedFile[];
+};
+
+/**
+ * Describes the message aenv.blobd.v1.SealFilesRequest.
+ * Use `create(SealFilesRequestSchema)` to create a new message.
+ */
+export declare const SealFilesRequestSchema: GenMessage<SealFilesRequest>;
+
+/**
+ * @generated from message aenv.blobd.v1.SealedFile
+ */
+export declare type SealedFile = Message<"aenv.blobd.v1.SealedFile"> & {
+  /**
+   * @generated from field: string path = 1;
+   */
+  path: string;
+
+  /**
+   * Absent: any size.
+   *
+   * @generated from field: optional uint64 size_bytes = 2;
+   */
+  sizeBytes?: bigint | undefined;
+};
+
+/**
+ * Describes the message aenv.blobd.v1.SealedFile.
+ * Use `create(SealedFileSchema)` to create a new message.
+ */
+export declare const SealedFileSchema: GenMessage<SealedFile>;
+
+/**
+ * @generated from message aenv.blobd.v1.SealFilesResponse
+ */
+export declare type SealFilesResponse = Message<"aenv.blobd.v1.SealFilesResponse"> & {
+};
+
+/**
+ * Describes the message aenv.blobd.v1.SealFilesResponse.
+ * Use `create(SealFilesResponseSchema)` to create a new message.
+ */
+export declare const SealFilesResponseSchema: GenMessage<SealFilesResponse>;
 
 /**
  * @generated from message aenv.blobd.v1.PackDirectoryRequest
@@ -871,6 +929,17 @@ export declare const Blobd: GenService<{
     methodKind: "unary";
     input: typeof DataRangesRequestSchema;
     output: typeof DataRangesResponseSchema;
+  },
+  /**
+   * Makes files unchangeable: they become root's, with mode 0444. failed_precondition when one has not the size it has to
+   * have, or when somebody still has it open for writing, and so could change it all the same. Repeatable.
+   *
+   * @generated from rpc aenv.blobd.v1.Blobd.SealFiles
+   */
+  sealFiles: {
+    methodKind: "unary";
+    input: typeof SealFilesRequestSchema;
+    output: typeof SealFilesResponseSchema;
   },
   /**
    * Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing

@@ -64,6 +64,8 @@ const (
 	BlobdApplyLayersProcedure = "/aenv.blobd.v1.Blobd/ApplyLayers"
 	// BlobdDataRangesProcedure is the fully-qualified name of the Blobd's DataRanges RPC.
 	BlobdDataRangesProcedure = "/aenv.blobd.v1.Blobd/DataRanges"
+	// BlobdSealFilesProcedure is the fully-qualified name of the Blobd's SealFiles RPC.
+	BlobdSealFilesProcedure = "/aenv.blobd.v1.Blobd/SealFiles"
 	// BlobdPackDirectoryProcedure is the fully-qualified name of the Blobd's PackDirectory RPC.
 	BlobdPackDirectoryProcedure = "/aenv.blobd.v1.Blobd/PackDirectory"
 )
@@ -103,6 +105,9 @@ type BlobdClient interface {
 	ApplyLayers(context.Context, *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error)
 	// Tells where a file has data. What lies outside the ranges are holes and reads as zeros.
 	DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error)
+	// Makes files unchangeable: they become root's, with mode 0444. failed_precondition when one has not the size it has to
+	// have, or when somebody still has it open for writing, and so could change it all the same. Repeatable.
+	SealFiles(context.Context, *connect.Request[v1.SealFilesRequest]) (*connect.Response[v1.SealFilesResponse], error)
 	// Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing
 	// is added. What is mounted below the directory appears empty. Replaces the target at once. Repeatable.
 	PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error)
@@ -197,6 +202,12 @@ func NewBlobdClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(blobdMethods.ByName("DataRanges")),
 			connect.WithClientOptions(opts...),
 		),
+		sealFiles: connect.NewClient[v1.SealFilesRequest, v1.SealFilesResponse](
+			httpClient,
+			baseURL+BlobdSealFilesProcedure,
+			connect.WithSchema(blobdMethods.ByName("SealFiles")),
+			connect.WithClientOptions(opts...),
+		),
 		packDirectory: connect.NewClient[v1.PackDirectoryRequest, v1.PackDirectoryResponse](
 			httpClient,
 			baseURL+BlobdPackDirectoryProcedure,
@@ -221,6 +232,7 @@ type blobdClient struct {
 	copyFile      *connect.Client[v1.CopyFileRequest, v1.CopyFileResponse]
 	applyLayers   *connect.Client[v1.ApplyLayersRequest, v1.ApplyLayersResponse]
 	dataRanges    *connect.Client[v1.DataRangesRequest, v1.DataRangesResponse]
+	sealFiles     *connect.Client[v1.SealFilesRequest, v1.SealFilesResponse]
 	packDirectory *connect.Client[v1.PackDirectoryRequest, v1.PackDirectoryResponse]
 }
 
@@ -289,6 +301,11 @@ func (c *blobdClient) DataRanges(ctx context.Context, req *connect.Request[v1.Da
 	return c.dataRanges.CallUnary(ctx, req)
 }
 
+// SealFiles calls aenv.blobd.v1.Blobd.SealFiles.
+func (c *blobdClient) SealFiles(ctx context.Context, req *connect.Request[v1.SealFilesRequest]) (*connect.Response[v1.SealFilesResponse], error) {
+	return c.sealFiles.CallUnary(ctx, req)
+}
+
 // PackDirectory calls aenv.blobd.v1.Blobd.PackDirectory.
 func (c *blobdClient) PackDirectory(ctx context.Context, req *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error) {
 	return c.packDirectory.CallUnary(ctx, req)
@@ -329,6 +346,9 @@ type BlobdHandler interface {
 	ApplyLayers(context.Context, *connect.Request[v1.ApplyLayersRequest]) (*connect.Response[v1.ApplyLayersResponse], error)
 	// Tells where a file has data. What lies outside the ranges are holes and reads as zeros.
 	DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error)
+	// Makes files unchangeable: they become root's, with mode 0444. failed_precondition when one has not the size it has to
+	// have, or when somebody still has it open for writing, and so could change it all the same. Repeatable.
+	SealFiles(context.Context, *connect.Request[v1.SealFilesRequest]) (*connect.Response[v1.SealFilesResponse], error)
 	// Makes one flat read-only EROFS file (mode 0444, stable) of a directory: everything in it belongs to root, and nothing
 	// is added. What is mounted below the directory appears empty. Replaces the target at once. Repeatable.
 	PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error)
@@ -419,6 +439,12 @@ func NewBlobdHandler(svc BlobdHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(blobdMethods.ByName("DataRanges")),
 		connect.WithHandlerOptions(opts...),
 	)
+	blobdSealFilesHandler := connect.NewUnaryHandler(
+		BlobdSealFilesProcedure,
+		svc.SealFiles,
+		connect.WithSchema(blobdMethods.ByName("SealFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
 	blobdPackDirectoryHandler := connect.NewUnaryHandler(
 		BlobdPackDirectoryProcedure,
 		svc.PackDirectory,
@@ -453,6 +479,8 @@ func NewBlobdHandler(svc BlobdHandler, opts ...connect.HandlerOption) (string, h
 			blobdApplyLayersHandler.ServeHTTP(w, r)
 		case BlobdDataRangesProcedure:
 			blobdDataRangesHandler.ServeHTTP(w, r)
+		case BlobdSealFilesProcedure:
+			blobdSealFilesHandler.ServeHTTP(w, r)
 		case BlobdPackDirectoryProcedure:
 			blobdPackDirectoryHandler.ServeHTTP(w, r)
 		default:
@@ -514,6 +542,10 @@ func (UnimplementedBlobdHandler) ApplyLayers(context.Context, *connect.Request[v
 
 func (UnimplementedBlobdHandler) DataRanges(context.Context, *connect.Request[v1.DataRangesRequest]) (*connect.Response[v1.DataRangesResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.DataRanges is not implemented"))
+}
+
+func (UnimplementedBlobdHandler) SealFiles(context.Context, *connect.Request[v1.SealFilesRequest]) (*connect.Response[v1.SealFilesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("aenv.blobd.v1.Blobd.SealFiles is not implemented"))
 }
 
 func (UnimplementedBlobdHandler) PackDirectory(context.Context, *connect.Request[v1.PackDirectoryRequest]) (*connect.Response[v1.PackDirectoryResponse], error) {

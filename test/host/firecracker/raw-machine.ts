@@ -1,9 +1,12 @@
-import { chmodSync, copyFileSync, linkSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { chmodSync, copyFileSync, linkSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { open } from "node:fs/promises";
 import { join } from "node:path";
 import type { Resources } from "#domain";
-import { FirecrackerApi } from "../../src/driver/firecracker/api.ts";
-import type { FirecrackerBench } from "../host/firecracker/bench.ts";
+import { commandLine, processIds } from "#lib/proc";
+import { FirecrackerApi } from "../../../src/driver/firecracker/api.ts";
+import type { FirecrackerBench } from "./bench.ts";
+
+const WRITTEN = ["state.new", "memory.new"];
 
 /**
  * What the driver is compared to: a VM of the same checkpoint in a slot of the same kind, by bare calls of Firecracker's API.
@@ -32,7 +35,8 @@ export class RawMachine {
       if (name === "upper") copyFileSync(join(checkpoint, name), join(root, to));
       else linkSync(join(checkpoint, name), join(root, to));
     }
-    chmodSync(join(root, "upper"), 0o666);
+    emptyFiles(root);
+    for (const name of ["upper", ...WRITTEN]) chmodSync(join(root, name), 0o666);
     const api = new FirecrackerApi(join(root, "api.sock"));
     const stop = async (): Promise<void> => {
       api.close();
@@ -47,15 +51,20 @@ export class RawMachine {
     return machine;
   }
 
+  emptyFiles(): void {
+    emptyFiles(this.#root);
+  }
+
   async load(): Promise<void> {
     await this.#api.loadSnapshot({ statePath: "/state", memoryPath: "/memory" }, { trackDirtyPages: true });
   }
 
+  /** Into empty files, which `emptyFiles` makes. */
   async pauseAndSnapshot(): Promise<void> {
     await this.#api.pause();
-    await this.#api.createSnapshot("Diff", { statePath: "/run/state", memoryPath: "/run/memory" });
-    for (const name of ["state", "memory"]) {
-      const file = await open(join(this.#root, "run", name), "r");
+    await this.#api.createSnapshot("Diff", { statePath: "/state.new", memoryPath: "/memory.new" });
+    for (const name of WRITTEN) {
+      const file = await open(join(this.#root, name), "r");
       await file.sync();
       await file.close();
     }
@@ -70,13 +79,17 @@ export class RawMachine {
   }
 }
 
+function emptyFiles(root: string): void {
+  for (const name of WRITTEN) writeFileSync(join(root, name), "");
+}
+
 /** The jail whose process is in this network namespace. */
 function jailIn(netnsPath: string): string {
   const { ino } = statSync(netnsPath);
-  for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+  for (const pid of processIds()) {
     try {
       if (statSync(`/proc/${pid}/ns/net`).ino !== ino) continue;
-      const args = readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+      const args = commandLine(pid);
       const id = args[args.indexOf("--id") + 1];
       if (args.includes("--id") && id !== undefined) return id;
     } catch {

@@ -1,0 +1,119 @@
+import { AenvError } from "#domain";
+import { startTicks } from "#lib/proc";
+import type { ProcessWatcher } from "#lib/run";
+import type { CgroupStats, Cgroups } from "./cgroup/index.ts";
+import type { CheckpointReport, Machine, MachineExit, MachineId, MachineStats, MemoryReading } from "./driver.ts";
+
+export interface MachineProcess {
+  readonly id: MachineId;
+  readonly pid: number;
+  readonly version: string;
+  /** The name of its cgroup. */
+  readonly cgroup: string;
+  /** Whether the machine is paused now. */
+  readonly paused: boolean;
+}
+
+/** A machine that is a process on this host, in a cgroup of its own: what all such have in common. */
+export abstract class ProcessMachine implements Machine {
+  readonly id: MachineId;
+  readonly pid: number;
+  readonly version: string;
+  readonly exited: Promise<MachineExit>;
+  protected paused: boolean;
+  readonly #cgroups: Cgroups;
+  readonly #cgroup: string;
+  #stopping: Promise<void> | undefined;
+
+  /** Preconditions: the process has been started. */
+  protected constructor(
+    { id, pid, version, cgroup, paused }: MachineProcess,
+    cgroups: Cgroups,
+    watcher: ProcessWatcher,
+  ) {
+    this.id = id;
+    this.pid = pid;
+    this.version = version;
+    this.paused = paused;
+    this.#cgroups = cgroups;
+    this.#cgroup = cgroup;
+    // A process that has gone already has no start time; whoever has its pid by then does not end with it.
+    const ticks = startTicks(pid);
+    const atMs =
+      ticks === undefined ? Promise.resolve(Date.now()) : watcher.exited(pid, ticks).then((exit) => exit.atMs);
+    this.exited = atMs.then((at) => this.#describeExit(at));
+  }
+
+  async pause(): Promise<void> {
+    if (this.paused) return;
+    await this.pauseNow();
+    this.paused = true;
+  }
+
+  async resume(): Promise<void> {
+    if (!this.paused) return;
+    await this.resumeNow();
+    this.paused = false;
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.remove().catch((error) => {
+      this.#stopping = undefined;
+      throw error;
+    });
+    return this.#stopping;
+  }
+
+  async stats(): Promise<MachineStats> {
+    const { memoryBytes, cpuUsec, pids, oomKills } = this.#cgroups.stats(this.#cgroup);
+    return { memoryBytes, cpuUsec, pids, oomKills };
+  }
+
+  abstract checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport>;
+  abstract memory(): MemoryReading | undefined;
+
+  protected get isStopping(): boolean {
+    return this.#stopping !== undefined;
+  }
+
+  protected abstract pauseNow(): Promise<void>;
+  protected abstract resumeNow(): Promise<void>;
+  /** Ends the machine and removes all of it. */
+  protected abstract remove(): Promise<void>;
+  /** What became of a machine that nobody stopped. `stats`: undefined where its cgroup has gone already. */
+  protected abstract describeEnd(stats: CgroupStats | undefined): Omit<MachineExit, "atMs">;
+
+  #describeExit(atMs: number): MachineExit {
+    if (this.isStopping) return { atMs, reason: "stopped" };
+    return { atMs, ...this.describeEnd(this.#lastStats()) };
+  }
+
+  #lastStats(): CgroupStats | undefined {
+    try {
+      return this.#cgroups.stats(this.#cgroup);
+    } catch {
+      return undefined;
+    }
+  }
+}
+
+/** Undoes a start that failed and returns the error that says so. `said`: the runtime's last words. */
+export async function undoStart(
+  id: MachineId,
+  {
+    cause,
+    said,
+    remove,
+  }: { readonly cause: unknown; readonly said?: string | undefined; readonly remove: () => Promise<void> },
+): Promise<AenvError> {
+  const gone = await remove().then(
+    () => undefined,
+    (error: unknown) => error,
+  );
+  const causes = gone === undefined ? cause : new AggregateError([cause, gone], "nor could it be cleaned up");
+  const { kind, message, hint } = cause instanceof AenvError ? cause : new AenvError("internal", said ?? "");
+  return new AenvError(kind, `machine ${id} did not start${message === "" ? "" : `: ${message}`}`, {
+    cause: causes,
+    ...(hint !== undefined && { hint }),
+  });
+}
