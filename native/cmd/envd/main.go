@@ -21,6 +21,8 @@ import (
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/httpapi"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
+	"aenv/native/internal/envd/pieces"
 	"aenv/native/internal/envd/process"
 	"aenv/native/internal/envd/reaper"
 	"aenv/native/internal/envd/runclock"
@@ -28,7 +30,7 @@ import (
 )
 
 // version is what the agent reports; clients choose features by it.
-const version = "0.5.2"
+const version = "0.6.13"
 
 const (
 	// gcPercent trades a little time for a small resident size: every sandbox pays for it.
@@ -72,7 +74,7 @@ func run(address string, ownsMachine bool) error {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	log.Printf("envd %s: serving on %s", version, listener.Addr())
-	err = newServer(machine).Serve(listener)
+	err = newServer(machine).Serve(pieces.Listener{Listener: listener})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -90,12 +92,15 @@ func keepRunning() {
 func newServer(machine *guest.Guest) *http.Server {
 	who := identity.NewStore(users.Database{})
 	clock := &runclock.Clock{}
+	book := &logbook.Book{}
 	api := &httpapi.Server{
 		Identity:   who,
 		Process:    process.NewService(who, reaper.New(), clock),
 		Filesystem: filesystem.NewService(who, clock),
 		Guest:      machine,
+		Log:        book,
 	}
+	api.Process.Log = book
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)

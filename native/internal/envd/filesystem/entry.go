@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -35,8 +36,8 @@ func (d *describer) describe(path string) (*filesystempb.EntryInfo, error) {
 
 func (d *describer) describeInfo(path string, info fs.FileInfo) *filesystempb.EntryInfo {
 	entry := &filesystempb.EntryInfo{
-		Name:         filepath.Base(path),
-		Path:         path,
+		Name:         text(filepath.Base(path)),
+		Path:         text(path),
 		Type:         typeOf(info.Mode()),
 		Mode:         uint32(info.Mode().Perm()),
 		Permissions:  info.Mode().String(),
@@ -48,7 +49,7 @@ func (d *describer) describeInfo(path string, info fs.FileInfo) *filesystempb.En
 		entry.Group = d.group(stat.Gid)
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
-		d.describeLink(entry)
+		d.describeLink(path, entry)
 	}
 	if entry.Type == filesystempb.FileType_FILE_TYPE_FILE || entry.Type == filesystempb.FileType_FILE_TYPE_DIRECTORY {
 		entry.Metadata = metadataOf(path)
@@ -57,9 +58,9 @@ func (d *describer) describeInfo(path string, info fs.FileInfo) *filesystempb.En
 }
 
 // describeLink shows a link as what it leads to; one that leads nowhere has no type and its own path as target.
-func (d *describer) describeLink(entry *filesystempb.EntryInfo) {
+func (d *describer) describeLink(path string, entry *filesystempb.EntryInfo) {
 	entry.IsSymlink = true
-	target, err := filepath.EvalSymlinks(entry.Path)
+	target, err := filepath.EvalSymlinks(path)
 	var info fs.FileInfo
 	if err == nil {
 		info, err = os.Stat(target)
@@ -69,9 +70,15 @@ func (d *describer) describeLink(entry *filesystempb.EntryInfo) {
 		entry.SymlinkTarget = &entry.Path
 		return
 	}
-	entry.SymlinkTarget = &target
+	shown := text(target)
+	entry.SymlinkTarget = &shown
 	entry.Type = typeOf(info.Mode())
 	entry.Mode = uint32(info.Mode().Perm())
+}
+
+// text makes a name showable: the wire's texts are UTF-8, while names of files are any bytes.
+func text(name string) string {
+	return strings.ToValidUTF8(name, "\uFFFD")
 }
 
 // typeOf leaves sockets, devices and pipes without a type, as E2B's clients expect.
@@ -90,14 +97,14 @@ func typeOf(mode fs.FileMode) filesystempb.FileType {
 
 func (d *describer) owner(uid uint32) string {
 	if _, known := d.owners[uid]; !known {
-		d.owners[uid] = d.users.NameOf(uid)
+		d.owners[uid] = text(d.users.NameOf(uid))
 	}
 	return d.owners[uid]
 }
 
 func (d *describer) group(gid uint32) string {
 	if _, known := d.groups[gid]; !known {
-		d.groups[gid] = d.users.GroupNameOf(gid)
+		d.groups[gid] = text(d.users.GroupNameOf(gid))
 	}
 	return d.groups[gid]
 }

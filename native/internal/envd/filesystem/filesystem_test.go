@@ -22,9 +22,10 @@ import (
 )
 
 type bench struct {
-	t      *testing.T
-	dir    string
-	client filesystemconnect.FilesystemClient
+	t       *testing.T
+	dir     string
+	service *Service
+	client  filesystemconnect.FilesystemClient
 }
 
 func newBench(t *testing.T) *bench {
@@ -40,7 +41,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{t, dir, filesystemconnect.NewFilesystemClient(server.Client(), server.URL, connect.WithProtoJSON())}
+	return &bench{t, dir, service, filesystemconnect.NewFilesystemClient(server.Client(), server.URL, connect.WithProtoJSON())}
 }
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
@@ -195,6 +196,24 @@ func TestFILE08Links(t *testing.T) {
 	if _, err := b.list(b.path("loop"), 1); connect.CodeOf(err) != connect.CodeFailedPrecondition {
 		t.Errorf("list of a loop: %v", err)
 	}
+	for link, target := range map[string]string{"outside": "/proc/self/root", "far": strings.Repeat("../", 40) + "etc"} {
+		b.must(os.Symlink(target, b.path(link)))
+		entry, err := b.stat(b.path(link))
+		b.must(err)
+		if entry.Type != filesystempb.FileType_FILE_TYPE_DIRECTORY || entry.Path != b.path(link) || !strings.HasPrefix(entry.GetSymlinkTarget(), "/") {
+			t.Errorf("%s: %v", link, entry)
+		}
+		names, err := b.list(b.path(link), 1)
+		b.must(err)
+		if len(names) == 0 {
+			t.Errorf("nothing through %s", link)
+		}
+		b.must(b.remove(b.path(link)))
+	}
+	res, err := b.client.CreateWatcher(context.Background(), connect.NewRequest(&filesystempb.CreateWatcherRequest{Path: b.path("todir"), Recursive: true}))
+	b.must(err)
+	b.must(os.WriteFile(b.path("real/deep/seen"), nil, 0o644))
+	b.poll(res.Msg.WatcherId, "CREATE deep/seen")
 	b.must(b.remove(b.path("todir")))
 	if _, err := os.Stat(b.path("real/file")); err != nil {
 		t.Error("removing a link removed its target")

@@ -76,7 +76,7 @@ func readMetadata(list func([]byte) (int, error), get func(string, []byte) (int,
 		if metadata == nil {
 			metadata = map[string]string{}
 		}
-		metadata[key] = strings.ToValidUTF8(string(value), "\uFFFD")
+		metadata[text(key)] = text(string(value))
 	}
 	return metadata
 }

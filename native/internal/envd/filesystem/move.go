@@ -1,7 +1,6 @@
 package filesystem
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +30,7 @@ func move(source, destination string) error {
 }
 
 func moveAcross(source, destination string) error {
-	temporary := filepath.Join(filepath.Dir(destination), TemporaryPrefix+rand.Text())
+	temporary := filepath.Join(filepath.Dir(destination), TemporaryName(false))
 	err := copyTree(source, temporary)
 	if err == nil {
 		err = os.Rename(temporary, destination)

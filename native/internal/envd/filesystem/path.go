@@ -30,7 +30,10 @@ func ResolvePath(path string, user users.User) (string, error) {
 
 // failure gives an operating system error the Connect code that clients act on.
 func failure(path string, err error) error {
+	var coded *connect.Error
 	switch {
+	case errors.As(err, &coded):
+		return err
 	case errors.Is(err, fs.ErrNotExist):
 		return connect.NewError(connect.CodeNotFound, fmt.Errorf("path '%s' does not exist", path))
 	case errors.Is(err, syscall.ELOOP):

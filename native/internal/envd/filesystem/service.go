@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 
@@ -22,11 +24,16 @@ import (
 	"aenv/native/internal/envd/users"
 )
 
+// entriesMax bounds an answer, which is in memory as a whole.
+const entriesMax = 250_000
+
 // Service implements filesystem.Filesystem.
 type Service struct {
 	identity *identity.Store
 	clock    *runclock.Clock
 	watchers watcherTable
+	// waiting is how many events wait for clients.
+	waiting atomic.Int64
 }
 
 var _ filesystemconnect.FilesystemHandler = (*Service)(nil)
@@ -170,6 +177,9 @@ func (l *lister) list(dir string, depth uint32) error {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
+		if strings.HasPrefix(child.Name(), TemporaryPrefix) {
+			continue
+		}
 		path := filepath.Join(dir, child.Name())
 		info, err := child.Info()
 		if errors.Is(err, fs.ErrNotExist) {
@@ -177,6 +187,9 @@ func (l *lister) list(dir string, depth uint32) error {
 		}
 		if err != nil {
 			return err
+		}
+		if len(l.entries) >= entriesMax {
+			return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("more than %d entries; list with less depth, or its folders one by one", entriesMax))
 		}
 		l.entries = append(l.entries, l.describer.describeInfo(path, info))
 		if child.IsDir() && depth > 1 {

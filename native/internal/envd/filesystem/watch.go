@@ -17,8 +17,8 @@ import (
 	"aenv/native/internal/envd/stream"
 )
 
-// pollingWatchersMax bounds the watchers that clients create and may never remove.
-const pollingWatchersMax = 256
+// pollingWatchersMax bounds the watchers that clients create and may never remove; beyond it the least asked for goes.
+const pollingWatchersMax = 64
 
 // networkMagic are the file systems on which inotify does not see what other machines do.
 var networkMagic = map[int64]string{
@@ -86,11 +86,7 @@ func (s *Service) CreateWatcher(_ context.Context, req *connect.Request[filesyst
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.watchers.add(&pollingWatcher{w, req.Msg.GetIncludeEntry()})
-	if err != nil {
-		w.close()
-		return nil, err
-	}
+	id := s.watchers.add(&pollingWatcher{watcher: w, includeEntry: req.Msg.GetIncludeEntry()})
 	return connect.NewResponse(&filesystempb.CreateWatcherResponse{WatcherId: id}), nil
 }
 
@@ -100,6 +96,7 @@ func (s *Service) GetWatcherEvents(_ context.Context, req *connect.Request[files
 	if w == nil {
 		return nil, errNoWatcher(req.Msg.GetWatcherId())
 	}
+	w.catchUp()
 	changes, lost := w.take()
 	if lost {
 		return nil, errLost(w.root)
@@ -135,7 +132,7 @@ func (s *Service) watch(header http.Header, req watchRequest) (*watcher, error) 
 	if kind := networkMount(path); kind != "" && !req.GetAllowNetworkMounts() {
 		return nil, invalid("path '%s' is on a network mount (%s), where changes made elsewhere are not seen; set allow_network_mounts to watch it anyway", path, kind)
 	}
-	w, err := newWatcher(path, req.GetRecursive())
+	w, err := newWatcher(path, req.GetRecursive(), &s.waiting)
 	switch {
 	case err == nil:
 		return w, nil
@@ -158,7 +155,7 @@ func (s *Service) events(root string, changes []change, includeEntry bool) []*fi
 	describer := newDescriber(s.identity.Users())
 	events := make([]*filesystempb.FilesystemEvent, 0, len(changes))
 	for _, c := range changes {
-		event := &filesystempb.FilesystemEvent{Name: c.name, Type: c.kind}
+		event := &filesystempb.FilesystemEvent{Name: text(c.name), Type: c.kind}
 		if includeEntry {
 			// What is gone again has no entry.
 			event.Entry, _ = describer.describe(filepath.Join(root, c.name))
@@ -179,6 +176,8 @@ func errNoWatcher(id string) error {
 type pollingWatcher struct {
 	*watcher
 	includeEntry bool
+	// askedAt is when a client last asked for its events.
+	askedAt time.Time
 }
 
 type watcherTable struct {
@@ -186,24 +185,40 @@ type watcherTable struct {
 	byID map[string]*pollingWatcher
 }
 
-func (t *watcherTable) add(w *pollingWatcher) (string, error) {
+// add keeps a watcher. Where there are too many, the one that nobody has asked for the longest time makes room.
+func (t *watcherTable) add(w *pollingWatcher) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.byID) >= pollingWatchersMax {
-		return "", connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("%d watchers exist already; remove some", len(t.byID)))
+		t.dropOldestLocked()
 	}
 	if t.byID == nil {
 		t.byID = map[string]*pollingWatcher{}
 	}
 	id := "w" + rand.Text()
+	w.askedAt = time.Now()
 	t.byID[id] = w
-	return id, nil
+	return id
+}
+
+func (t *watcherTable) dropOldestLocked() {
+	oldest := ""
+	for id, w := range t.byID {
+		if oldest == "" || w.askedAt.Before(t.byID[oldest].askedAt) {
+			oldest = id
+		}
+	}
+	t.byID[oldest].close()
+	delete(t.byID, oldest)
 }
 
 func (t *watcherTable) get(id string, remove bool) *pollingWatcher {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := t.byID[id]
+	if w != nil {
+		w.askedAt = time.Now()
+	}
 	if remove {
 		delete(t.byID, id)
 	}

@@ -51,13 +51,13 @@ func TestPollingWatcher(t *testing.T) {
 	b.must(os.Rename(b.path("f"), b.path("g")))
 	b.must(os.Remove(b.path("g")))
 	b.poll(id, "CREATE f", "WRITE f", "CHMOD f", "RENAME f", "CREATE g", "REMOVE g")
-	// An upload that replaces a file is a write, one that makes it is a creation; its own name is hidden.
+	// An upload is the file given to its user and written, and before that created where there was none; its own name is hidden.
 	b.must(os.WriteFile(b.path(TemporaryPrefix+"1"), []byte("x"), 0o644))
 	b.must(os.Rename(b.path(TemporaryPrefix+"1"), b.path("up")))
 	b.must(os.WriteFile(b.path(ReplacingPrefix+"2"), []byte("x"), 0o644))
 	b.must(os.Rename(b.path(ReplacingPrefix+"2"), b.path("up")))
 	b.must(os.Mkdir(b.path("last"), 0o755))
-	if got := b.poll(id, "CREATE last"); !slices.Equal(got, []string{"CREATE up", "WRITE up", "CREATE last"}) {
+	if got := b.poll(id, "CREATE last"); !slices.Equal(got, []string{"CREATE up", "CHMOD up", "WRITE up", "CHMOD up", "WRITE up", "CREATE last"}) {
 		t.Errorf("uploads are seen as %v", got)
 	}
 	remove := func() error {
@@ -67,6 +67,20 @@ func TestPollingWatcher(t *testing.T) {
 	b.must(remove())
 	if err := remove(); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("second remove: %v", err)
+	}
+}
+
+// E2B's clients write a file and ask at once.
+func TestPollingWatcherKnowsWhatWasDoneBefore(t *testing.T) {
+	b := newBench(t)
+	id := b.watcher(false)
+	for i := range 500 {
+		b.must(os.Mkdir(b.path(fmt.Sprint(i)), 0o755))
+		res, err := b.client.GetWatcherEvents(context.Background(), connect.NewRequest(&filesystempb.GetWatcherEventsRequest{WatcherId: id}))
+		b.must(err)
+		if len(res.Msg.Events) != 1 || res.Msg.Events[0].Name != fmt.Sprint(i) {
+			t.Fatalf("after %d: %v", i, res.Msg.Events)
+		}
 	}
 }
 
@@ -129,4 +143,68 @@ func TestWatchStream(t *testing.T) {
 		}
 	}
 	t.Fatal(in.Err())
+}
+
+// A client that never reads is told that events are lost, once, and the watch goes on; all watchers together are bounded,
+// and those that nobody asks make room for others.
+func TestWatchersAreBounded(t *testing.T) {
+	b := newBench(t)
+	first := b.watcher(false)
+	id := b.watcher(false)
+	ask := func(id string) error {
+		_, err := b.client.GetWatcherEvents(context.Background(), connect.NewRequest(&filesystempb.GetWatcherEventsRequest{WatcherId: id}))
+		return err
+	}
+	b.service.watchers.mu.Lock()
+	busy := b.service.watchers.byID[id]
+	b.service.watchers.mu.Unlock()
+	isLost := func() bool {
+		busy.mu.Lock()
+		defer busy.mu.Unlock()
+		return busy.lost
+	}
+	for i := 0; !isLost(); i++ {
+		if i > 20*watcherEvents {
+			t.Fatal("nothing is ever lost")
+		}
+		b.must(os.WriteFile(b.path("f"), nil, 0o644))
+		b.must(os.Remove(b.path("f")))
+	}
+	if err := ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
+		t.Fatalf("a loss is told as %v", err)
+	}
+	b.must(os.WriteFile(b.path("after"), nil, 0o644))
+	b.poll(id, "CREATE after")
+	for range pollingWatchersMax - 1 {
+		b.watcher(false)
+	}
+	if err := ask(first); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("the one that nobody asked: %v", err)
+	}
+	b.must(ask(id))
+	b.service.Close()
+	if left := b.service.waiting.Load(); left != 0 {
+		t.Errorf("%d events wait in watchers that are closed", left)
+	}
+}
+
+// FILE-08: a name that is no UTF-8 does not spoil what is told of its neighbours.
+func TestNamesOfAnyBytes(t *testing.T) {
+	b := newBench(t)
+	id := b.watcher(true)
+	odd := "caf\xe9 \n*?'\"\\"
+	b.must(os.WriteFile(b.path(odd), []byte("x"), 0o644))
+	b.must(os.Symlink(odd, b.path("link")))
+	b.must(os.WriteFile(b.path("plain"), []byte("x"), 0o644))
+	shown := "caf\uFFFD \n*?'\"\\"
+	b.poll(id, "CREATE "+shown, "CREATE plain")
+	res, err := b.client.ListDir(context.Background(), connect.NewRequest(&filesystempb.ListDirRequest{Path: b.dir}))
+	b.must(err)
+	names := []string{}
+	for _, entry := range res.Msg.Entries {
+		names = append(names, entry.Name)
+	}
+	if !slices.Equal(names, []string{shown, "link", "plain"}) || res.Msg.Entries[1].GetSymlinkTarget() != b.path(shown) {
+		t.Errorf("%q, the link leads to %q", names, res.Msg.Entries[1].GetSymlinkTarget())
+	}
 }

@@ -1,12 +1,13 @@
 package filesystem
 
 import (
+	"crypto/rand"
 	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"unsafe"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -14,20 +15,27 @@ import (
 )
 
 const (
-	// TemporaryPrefix begins the names of files that the agent is about to rename to their real name. Watchers hide
-	// them: the rename is shown as what it means, a file created or written.
+	// TemporaryPrefix begins the names of files that the agent is about to rename to their real name. Watchers, lists and
+	// archives hide them: the rename is shown as what it means, a file created or written.
 	TemporaryPrefix = ".aenv-upload-"
 	// ReplacingPrefix is TemporaryPrefix where the real name exists already.
 	ReplacingPrefix = TemporaryPrefix + "over-"
 
-	// watcherEvents bounds what waits for a client; beyond it the client is told that events are lost.
+	// watcherEvents bounds what waits for a client, allEvents what waits for all of them; beyond it the client is told that
+	// events are lost.
 	watcherEvents = 16384
+	allEvents     = 65536
 	// announcedMax bounds the memory for telling apart what a scan has already reported.
 	announcedMax = 65536
-
-	watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
-		unix.IN_DELETE_SELF | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 )
+
+// TemporaryName is a new name for a file that is going to replace another, or to be a new one.
+func TemporaryName(replaces bool) string {
+	if replaces {
+		return ReplacingPrefix + rand.Text()
+	}
+	return TemporaryPrefix + rand.Text()
+}
 
 // change is one event; name is relative to the watched directory.
 type change struct {
@@ -45,20 +53,24 @@ type watcher struct {
 	file      *os.File
 	done      chan struct{}
 
-	// Only the reading goroutine uses these after the start.
+	// reading guards these after the start.
+	reading   sync.Mutex
+	buffer    [16 << 10]byte
 	dirs      map[int32]string
 	wds       map[string]int32
 	announced map[string]struct{}
 	uploads   map[uint32]bool
 
 	ready chan struct{}
-	mu    sync.Mutex
-	queue []change
-	lost  bool
+	// waiting is how many events wait in all watchers.
+	waiting *atomic.Int64
+	mu      sync.Mutex
+	queue   []change
+	lost    bool
 }
 
 // newWatcher starts following root, which must be a directory. The error is the system's.
-func newWatcher(root string, recursive bool) (*watcher, error) {
+func newWatcher(root string, recursive bool, waiting *atomic.Int64) (*watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		return nil, err
@@ -73,6 +85,7 @@ func newWatcher(root string, recursive bool) (*watcher, error) {
 		announced: map[string]struct{}{},
 		uploads:   map[uint32]bool{},
 		ready:     make(chan struct{}, 1),
+		waiting:   waiting,
 	}
 	if err := w.addTree("", false); err != nil {
 		w.file.Close()
@@ -86,6 +99,7 @@ func newWatcher(root string, recursive bool) (*watcher, error) {
 func (w *watcher) close() {
 	w.file.Close()
 	<-w.done
+	w.take()
 }
 
 // take returns what happened since the last take. lost means that events before these are missing.
@@ -93,30 +107,9 @@ func (w *watcher) take() (changes []change, lost bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	changes, lost = w.queue, w.lost
-	w.queue, w.lost = nil, false
+	w.clearLocked()
+	w.lost = false
 	return changes, lost
-}
-
-func (w *watcher) run() {
-	defer close(w.done)
-	buffer := make([]byte, 16<<10)
-	for {
-		n, err := w.file.Read(buffer)
-		if err != nil || n <= 0 {
-			return
-		}
-		for rest := buffer[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-			event := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0]))
-			size := unix.SizeofInotifyEvent + int(event.Len)
-			name := strings.TrimRight(string(rest[unix.SizeofInotifyEvent:size]), "\x00")
-			rest = rest[size:]
-			w.handle(event.Wd, event.Mask, event.Cookie, name)
-		}
-		select {
-		case w.ready <- struct{}{}:
-		default:
-		}
-	}
 }
 
 func (w *watcher) handle(wd int32, mask, cookie uint32, name string) {
@@ -164,6 +157,8 @@ func (w *watcher) handleEntry(path string, mask, cookie uint32) {
 			w.emit(path, filesystempb.EventType_EVENT_TYPE_CREATE)
 		}
 		if upload && !isDir {
+			// E2B's agent gives the open file to its user, then writes; clients count the events.
+			w.emit(path, filesystempb.EventType_EVENT_TYPE_CHMOD)
 			w.emit(path, filesystempb.EventType_EVENT_TYPE_WRITE)
 		}
 		w.enter(path, isDir)
@@ -221,29 +216,6 @@ func (w *watcher) addTree(dir string, announce bool) error {
 	return nil
 }
 
-func (w *watcher) addWatch(dir string, mask uint32) error {
-	return w.withFD(func(fd int) error {
-		wd, err := unix.InotifyAddWatch(fd, filepath.Join(w.root, dir), mask)
-		if err == nil {
-			w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
-		}
-		return err
-	})
-}
-
-// withFD lends the inotify descriptor, which cannot be closed and reused meanwhile.
-func (w *watcher) withFD(use func(fd int) error) error {
-	conn, err := w.file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var useErr error
-	if err := conn.Control(func(fd uintptr) { useErr = use(int(fd)) }); err != nil {
-		return err
-	}
-	return useErr
-}
-
 func (w *watcher) announce(path string, entry os.DirEntry) {
 	if _, twice := w.announced[path]; twice {
 		return
@@ -294,14 +266,22 @@ func (w *watcher) emit(name string, kind filesystempb.EventType) {
 	if kind == filesystempb.EventType_EVENT_TYPE_WRITE && len(w.queue) > 0 && w.queue[len(w.queue)-1] == next {
 		return
 	}
-	if len(w.queue) >= watcherEvents {
-		w.queue, w.lost = nil, true
+	if len(w.queue) >= watcherEvents || w.waiting.Load() >= allEvents {
+		w.clearLocked()
+		w.lost = true
 	}
 	w.queue = append(w.queue, next)
+	w.waiting.Add(1)
 }
 
 func (w *watcher) overflow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.queue, w.lost = nil, true
+	w.clearLocked()
+	w.lost = true
+}
+
+func (w *watcher) clearLocked() {
+	w.waiting.Add(-int64(len(w.queue)))
+	w.queue = nil
 }

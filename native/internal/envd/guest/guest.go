@@ -188,7 +188,8 @@ func (g Guest) ensureHome(user users.User) error {
 // replaceFile writes a file so that readers see the old or the new text. A bind-mounted file cannot be renamed over and
 // is written in place.
 func replaceFile(path, text string) error {
-	temporary := path + ".aenv-new"
+	_, absent := os.Lstat(path)
+	temporary := filepath.Join(filepath.Dir(path), filesystem.TemporaryName(absent == nil))
 	err := os.WriteFile(temporary, []byte(text), 0o644)
 	if err == nil {
 		err = os.Rename(temporary, path)

@@ -3,90 +3,99 @@ package httpapi
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"io"
+	"io/fs"
 	"mime"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+	"syscall"
 
+	"aenv/native/internal/envd/pieces"
 	"aenv/native/internal/envd/users"
 )
 
 func (f *files) download(w http.ResponseWriter, r *http.Request, user users.User) {
 	path, err := resolve(r.URL.Query().Get("path"), user)
 	if err == nil {
-		err = f.send(w, r, path)
+		err = send(w, r, path)
 	}
 	if err != nil {
 		writeError(w, statusOf(err), err.Error())
 	}
 }
 
+// unsizedBytes is up to which size a file that says it is empty is read before it is sent.
+const unsizedBytes = 1 << 20
+
 // send answers with a file's content. An error means that nothing has been sent.
-func (f *files) send(w http.ResponseWriter, r *http.Request, path string) error {
-	content, modified, err := f.open(path)
+func send(w http.ResponseWriter, r *http.Request, path string) error {
+	file, info, err := open(path)
 	if err != nil {
 		return err
 	}
-	defer content.Close()
+	defer file.Close()
 	header := w.Header()
 	header.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
 	header.Set("Vary", "Accept-Encoding")
+	var content io.ReadSeeker = file
+	if info.Size() == 0 {
+		// The kernel's own files say that they are empty and are read to their end.
+		text, err := io.ReadAll(io.LimitReader(file, unsizedBytes+1))
+		if err != nil {
+			return fileError(path, err)
+		}
+		if len(text) > unsizedBytes {
+			return sendUnsized(w, path, io.MultiReader(bytes.NewReader(text), file))
+		}
+		content = bytes.NewReader(text)
+	}
 	if r.Method == http.MethodGet && r.Header.Get("Range") == "" && wantsGzip(r.Header.Get("Accept-Encoding")) {
 		return sendGzip(w, path, content)
 	}
-	http.ServeContent(w, r, filepath.Base(path), modified, content)
+	http.ServeContent(w, r, filepath.Base(path), info.ModTime(), content)
 	return nil
 }
 
-// open gives the content of a regular file: a small one as read under the lock, a large one as the open file. The
-// kernel's own files say that they are empty and are read to their end.
-func (f *files) open(path string) (io.ReadSeekCloser, time.Time, error) {
-	real, err := followLinks(path)
-	if err != nil {
-		return nil, time.Time{}, fileError(path, err)
+// open opens a regular file.
+func open(path string) (*os.File, fs.FileInfo, error) {
+	// Without O_NONBLOCK, opening a pipe would wait for its writer.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) {
+		return nil, nil, refuse(http.StatusBadRequest, "path '%s' is not a regular file", path)
 	}
-	lock := f.locks.of(real)
-	lock.RLock()
-	defer lock.RUnlock()
-	// Looked at before it is opened: opening a pipe would wait for its writer.
-	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, fileError(path, err)
+	}
+	info, err := file.Stat()
 	switch {
 	case err != nil:
-		return nil, time.Time{}, fileError(path, err)
+		err = fileError(path, err)
 	case info.IsDir():
-		return nil, time.Time{}, refuse(http.StatusBadRequest, "path '%s' is a directory", path)
+		err = refuse(http.StatusBadRequest, "path '%s' is a directory", path)
 	case !info.Mode().IsRegular():
-		return nil, time.Time{}, refuse(http.StatusBadRequest, "path '%s' is not a regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, time.Time{}, fileError(path, err)
-	}
-	if info.Size() > smallFileBytes {
-		return file, info.ModTime(), nil
-	}
-	small, err := io.ReadAll(io.LimitReader(file, smallFileBytes+1))
-	if err != nil {
-		file.Close()
-		return nil, time.Time{}, fileError(path, err)
-	}
-	if len(small) > smallFileBytes {
-		if _, err := file.Seek(0, io.SeekStart); err != nil {
-			file.Close()
-			return nil, time.Time{}, fileError(path, err)
-		}
-		return file, info.ModTime(), nil
+		err = refuse(http.StatusBadRequest, "path '%s' is not a regular file", path)
+	default:
+		return file, info, nil
 	}
 	file.Close()
-	return inMemory{bytes.NewReader(small)}, info.ModTime(), nil
+	return nil, nil, err
 }
 
-type inMemory struct{ *bytes.Reader }
-
-func (inMemory) Close() error { return nil }
+// sendUnsized sends what has no size known ahead.
+func sendUnsized(w http.ResponseWriter, path string, content io.Reader) error {
+	kind := mime.TypeByExtension(filepath.Ext(path))
+	if kind == "" {
+		kind = "application/octet-stream"
+	}
+	w.Header().Set("Content-Type", kind)
+	if err := pieces.Copy(w, content); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
 
 // wantsGzip is true for clients that ask for gzip on purpose. The usual list of everything that an HTTP library can
 // decode is no wish: compressing costs the sandbox more time than the bytes cost its near network.
@@ -128,7 +137,7 @@ func sendGzip(w http.ResponseWriter, path string, content io.ReadSeeker) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(zipped, content)
+	err = pieces.Copy(zipped, content)
 	if err == nil {
 		err = zipped.Close()
 	}

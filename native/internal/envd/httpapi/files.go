@@ -3,12 +3,10 @@ package httpapi
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"time"
 
@@ -17,18 +15,14 @@ import (
 	"aenv/native/internal/envd/users"
 )
 
-// smallFileBytes divides the two ways of handling a file. Up to this size it is read and written as a whole, in place,
-// under a lock, so that a client never sees half of another client's write. Above it, a write makes a new file that is
-// renamed over the old one, and a reader keeps the file that it opened.
-const smallFileBytes = 1 << 20
-
 // linksMax is how many links in a row are followed, as in the kernel.
 const linksMax = 40
 
 // files serves /files.
 type files struct {
 	identity *identity.Store
-	locks    locks
+	// idle is how long an upload may send nothing.
+	idle time.Duration
 }
 
 // httpError is an answer other than success.
@@ -84,6 +78,8 @@ func fileError(path string, err error) error {
 		return refuse(http.StatusNotFound, "path '%s' does not exist", path)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return refuse(http.StatusInsufficientStorage, "not enough space left for '%s'", path)
+	case errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.EPIPE), errors.Is(err, os.ErrDeadlineExceeded):
+		return refuse(http.StatusBadRequest, "path '%s' is a pipe or socket that nobody reads", path)
 	case errors.Is(err, syscall.EISDIR):
 		return refuse(http.StatusBadRequest, "path '%s' is a directory", path)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL):
@@ -126,16 +122,4 @@ func resolve(path string, user users.User) (string, error) {
 		return "", refuse(http.StatusBadRequest, "%v", err)
 	}
 	return resolved, nil
-}
-
-// locks are a fixed number of locks for any number of paths.
-type locks struct {
-	once sync.Once
-	seed maphash.Seed
-	all  [64]sync.RWMutex
-}
-
-func (l *locks) of(path string) *sync.RWMutex {
-	l.once.Do(func() { l.seed = maphash.MakeSeed() })
-	return &l.all[maphash.String(l.seed, path)%uint64(len(l.all))]
 }

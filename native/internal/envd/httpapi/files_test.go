@@ -1,10 +1,12 @@
 package httpapi
 
 import (
+	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -196,6 +198,7 @@ func TestRefusals(t *testing.T) {
 		"missing":       {b.get(b.path("no")), 404, "path '" + b.path("no") + "' does not exist"},
 		"directory":     {b.get(b.dir), 400, "is a directory"},
 		"pipe":          {b.get(b.path("pipe")), 400, "is not a regular file"},
+		"unread pipe":   {b.put(b.path("pipe"), []byte("x")), 400, "that nobody reads"},
 		"loop":          {b.get(b.path("loop")), 400, "loop"},
 		"unknown user":  {b.do("GET", "/files?path=x&username=ghost", nil), 401, "invalid username: 'ghost'"},
 		"no path":       {b.do("POST", "/files", strings.NewReader("x"), "Content-Type", "application/octet-stream"), 400, "'path' is required"},
@@ -323,7 +326,7 @@ func TestRES05DiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=4m"); err != nil {
-		t.Skipf("cannot mount a small disk: %v", err)
+		t.Fatalf("cannot mount a small disk: %v", err)
 	}
 	defer syscall.Unmount(disk, 0)
 	got := b.put(disk+"/big", noise(40<<20))
@@ -346,10 +349,153 @@ func TestUploadMetadata(t *testing.T) {
 		return strings.ReplaceAll(b.do("POST", "/filesystem.Filesystem/Stat", strings.NewReader(`{"path":"`+b.path("f")+`"}`), "Content-Type", "application/json").body, " ", "")
 	}
 	if text := stat(); !strings.Contains(text, `"metadata":{"color":"red"}`) {
-		t.Skipf("the temporary directory has no extended attributes: %s", text)
+		t.Fatalf("no metadata (has the temporary directory extended attributes?): %s", text)
 	}
 	b.put(b.path("f"), []byte("x"))
 	if text := stat(); strings.Contains(text, "color") {
 		t.Errorf("metadata survives a write without: %s", text)
+	}
+}
+
+// FILE-02: nor does a program in the sandbox, small or large files alike.
+func TestFILE02NoHalfReadsInside(t *testing.T) {
+	b := newBench(t)
+	path := b.path("f")
+	for _, size := range []int{10, 100_000, 2 << 20} {
+		versions := [][]byte{bytes.Repeat([]byte("A"), size), bytes.Repeat([]byte("B"), size)}
+		b.put(path, versions[0])
+		stop, finished := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(finished)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					b.put(path, versions[i%2])
+				}
+			}
+		}()
+		for range 200 {
+			text, err := os.ReadFile(path)
+			if err != nil || !bytes.Equal(text, versions[0]) && !bytes.Equal(text, versions[1]) {
+				t.Fatalf("a read of %d bytes is neither version (%v)", len(text), err)
+			}
+		}
+		close(stop)
+		<-finished
+	}
+}
+
+// What cannot be replaced is written in place: files of the kernel, mount points.
+func TestFilesThatCannotBeReplaced(t *testing.T) {
+	b := newBench(t)
+	own := "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := b.put(own, before); got.status != 200 {
+		t.Errorf("%s: %+v", own, got)
+	}
+	if got := b.get(own); got.status != 200 || got.body != string(before) {
+		t.Errorf("%s: %+v", own, got)
+	}
+	for _, name := range []string{"source", "point"} {
+		if err := os.WriteFile(b.path(name), []byte("old"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mount(b.path("source"), b.path("point"), "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Unmount(b.path("point"), 0)
+	content := noise(3 << 20)
+	if got := b.put(b.path("point"), content); got.status != 200 {
+		t.Errorf("mount point: %+v", got)
+	}
+	info, err := os.Stat(b.path("source"))
+	text, _ := os.ReadFile(b.path("source"))
+	if err != nil || !bytes.Equal(text, content) || info.Mode() != 0o600 {
+		t.Errorf("the mounted file has %d bytes, mode %v, %v", len(text), info.Mode(), err)
+	}
+	if litter, _ := filepath.Glob(b.path(filesystem.TemporaryPrefix + "*")); len(litter) > 0 {
+		t.Errorf("left: %v", litter)
+	}
+}
+
+// A client that streams relies on the agent to give up what has stopped; one that is slow goes on. So it is with every
+// route that takes files.
+func TestAnUploadThatStopsIsGivenUp(t *testing.T) {
+	b := newBench(t)
+	b.api.files.idle = 300 * time.Millisecond
+	var packed bytes.Buffer
+	out := tar.NewWriter(&packed)
+	_ = out.WriteHeader(&tar.Header{Name: "unpacked-stuck", Typeflag: tar.TypeReg, Size: 10_000, Mode: 0o644})
+	_, _ = out.Write(noise(10_000))
+	_ = out.Close()
+	for route, content := range map[string][]byte{
+		"/files?path=" + url.QueryEscape(b.path("stuck")): []byte("abcabcabcabcabc"),
+		"/archive?path=" + url.QueryEscape(b.dir):         packed.Bytes(),
+	} {
+		send := func(last bool) answer {
+			body, client := io.Pipe()
+			go func() {
+				for i := range 5 {
+					_, _ = client.Write(content[i*len(content)/5 : (i+1)*len(content)/5])
+					if i == 3 && !last {
+						return
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				client.Close()
+			}()
+			defer client.Close()
+			defer time.AfterFunc(10*time.Second, func() { client.CloseWithError(errors.New("it was not given up")) }).Stop()
+			return b.do("POST", route, body, "Content-Type", "application/octet-stream")
+		}
+		got := send(false)
+		if _, message := got.errorOf(t); got.status != 408 || !strings.Contains(message, "stopped") {
+			t.Errorf("%s, stuck: %+v", route, got)
+		}
+		if left, _ := os.ReadDir(b.dir); len(left) > 0 {
+			t.Errorf("%s left: %v", route, left)
+		}
+		// One that is slow, over all much longer than the limit.
+		if got := send(true); got.status != 200 {
+			t.Errorf("%s, slow: %+v", route, got)
+		}
+		if err := errors.Join(os.RemoveAll(b.path("stuck")), os.RemoveAll(b.path("unpacked-stuck"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A pipe that somebody reads is fed as the body comes; one whose reader stops is given up.
+func TestAPipeIsFed(t *testing.T) {
+	b := newBench(t)
+	b.api.files.idle = 100 * time.Millisecond
+	if err := syscall.Mkfifo(b.path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(b.path("pipe"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	content, got := noise(1<<20), make([]byte, 1<<20)
+	finished := make(chan error, 1)
+	go func() {
+		_, err := io.ReadFull(reader, got)
+		finished <- err
+	}()
+	if answer := b.put(b.path("pipe"), content); answer.status != 200 {
+		t.Errorf("%+v", answer)
+	}
+	if err := <-finished; err != nil || !bytes.Equal(got, content) {
+		t.Errorf("other bytes came through (%v)", err)
+	}
+	if answer := b.put(b.path("pipe"), content); answer.status != 400 || !strings.Contains(answer.body, "nobody reads") {
+		t.Errorf("a reader that stops: %+v", answer)
 	}
 }

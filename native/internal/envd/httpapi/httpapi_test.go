@@ -18,6 +18,8 @@ import (
 	"aenv/native/gen/process/processconnect"
 	"aenv/native/internal/envd/filesystem"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
+	"aenv/native/internal/envd/pieces"
 	"aenv/native/internal/envd/process"
 	"aenv/native/internal/envd/reaper"
 	"aenv/native/internal/envd/runclock"
@@ -28,7 +30,7 @@ var children *reaper.Reaper
 
 func TestMain(m *testing.M) {
 	children = reaper.New()
-	code := m.Run()
+	code := withCage(m.Run)
 	children.Close()
 	os.Exit(code)
 }
@@ -36,6 +38,7 @@ func TestMain(m *testing.M) {
 type bench struct {
 	t      *testing.T
 	server *httptest.Server
+	api    *Server
 	dir    string
 }
 
@@ -47,14 +50,16 @@ func newBench(t *testing.T) *bench {
 	clock := &runclock.Clock{}
 	files := filesystem.NewService(who, clock)
 	t.Cleanup(files.Close)
-	api := &Server{Identity: who, Process: process.NewService(who, children, clock), Filesystem: files}
+	api := &Server{Identity: who, Process: process.NewService(who, children, clock), Filesystem: files, Log: &logbook.Book{}}
+	api.Process.Log = api.Log
 	server := httptest.NewUnstartedServer(api.Handler())
 	server.Config.Protocols = new(http.Protocols)
 	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Listener = pieces.Listener{Listener: server.Listener}
 	server.Start()
 	t.Cleanup(server.Close)
-	return &bench{t, server, t.TempDir()}
+	return &bench{t, server, api, t.TempDir()}
 }
 
 type answer struct {
@@ -197,6 +202,39 @@ func TestRawJSONStream(t *testing.T) {
 		"Content-Encoding", "identity", "Accept-Encoding", "identity", "Connect-Timeout-Ms", "60000")
 	if unary.status != 404 || !strings.Contains(unary.body, `"code":"not_found"`) || !strings.Contains(unary.body, "path '/no/such' does not exist") {
 		t.Errorf("%+v", unary)
+	}
+}
+
+// Media types may have parameters; answers have the plain type that was asked for.
+func TestMediaTypesWithParameters(t *testing.T) {
+	b := newBench(t)
+	frame := "\x00\x00\x00\x00\x2c" + `{"process":{"cmd":"/bin/true"},"stdin":false}`
+	frame = frame[:4] + string(rune(len(frame)-5)) + frame[5:]
+	for _, c := range []struct{ path, kind, body, want string }{
+		{"/filesystem.Filesystem/Stat", "application/json; charset=utf-8", `{"path":"/"}`, "application/json"},
+		{"/filesystem.Filesystem/Stat", "Application/JSON;charset=UTF8", `{"path":"/","more":[1]}`, "application/json"},
+		{"/filesystem.Filesystem/Stat", "application/proto; x=y", "\x0a\x01/", "application/proto"},
+		{"/process.Process/Start", "application/connect+json; charset=utf-8", frame, "application/connect+json"},
+	} {
+		got := b.do("POST", c.path, strings.NewReader(c.body), "Content-Type", c.kind, "Connect-Protocol-Version", "1")
+		if got.status != 200 || got.header.Get("Content-Type") != c.want {
+			t.Errorf("%s: %+v", c.kind, got)
+		}
+	}
+}
+
+// A message that is too large for its call is refused, and the connection's next one is not.
+func TestMessagesTooLargeAreRefused(t *testing.T) {
+	b := newBench(t)
+	big := `{"path":"` + strings.Repeat("a", messageMaxBytes) + `"}`
+	got := b.do("POST", "/filesystem.Filesystem/Stat", strings.NewReader(big), "Content-Type", "application/json")
+	if got.status != 429 || !strings.Contains(got.body, "resource_exhausted") {
+		t.Errorf("%d %.200s", got.status, got.body)
+	}
+	frame := "\x00\xff\xff\xff\xff{"
+	got = b.do("POST", "/process.Process/Start", strings.NewReader(frame), "Content-Type", "application/connect+json", "Connect-Protocol-Version", "1")
+	if got.status != 200 || !strings.Contains(got.body, `"error"`) {
+		t.Errorf("%+v", got)
 	}
 }
 

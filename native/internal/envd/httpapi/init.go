@@ -11,6 +11,7 @@ import (
 
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
 )
 
 const (
@@ -48,11 +49,17 @@ func (t *timestamp) UnmarshalJSON(data []byte) error {
 
 // postInit replaces the identity. The key keeps programs inside the sandbox from doing the same.
 func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
+	// Looked at before the body is: it is large, and others may send it too.
+	if !s.Identity.HoldsKey(r.Header.Get(initKeyHeader)) {
+		refuseKey(w)
+		return
+	}
 	body, err := readInit(http.MaxBytesReader(w, r.Body, initMaxBytes))
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	before := s.Identity.Current().SandboxID
 	accepted := s.Identity.Accept(r.Header.Get(initKeyHeader), body.InitKey, identity.Identity{
 		AccessToken:    body.AccessToken,
 		EnvVars:        body.EnvVars,
@@ -63,7 +70,7 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		Hostname:       body.Hostname,
 	})
 	if !accepted {
-		writeError(w, http.StatusUnauthorized, "the X-Init-Key header is missing or wrong")
+		refuseKey(w)
 		return
 	}
 	if s.Guest != nil {
@@ -75,7 +82,17 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		facts.User, _ = s.Identity.User("")
 		s.Guest.Apply(facts)
 	}
+	if body.SandboxID != before {
+		s.Log.Clear()
+	}
+	s.Log.Add(logbook.Info, agentLogger, "The agent is ready", logbook.Fields{"event_type": "agent_ready"})
+	// What the machine did until now is none of this life's.
+	s.nodeMetrics.usedPercent(time.Now())
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func refuseKey(w http.ResponseWriter) {
+	writeError(w, http.StatusUnauthorized, "the X-Init-Key header is missing or wrong")
 }
 
 func readInit(from io.Reader) (initBody, error) {

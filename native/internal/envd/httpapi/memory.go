@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
+
+	"aenv/native/internal/envd/logbook"
 )
 
 const (
@@ -30,7 +33,7 @@ type victimBody struct {
 // postMemory is for who holds the init key, like postInit.
 func (s *Server) postMemory(w http.ResponseWriter, r *http.Request) {
 	if !s.Identity.HoldsKey(r.Header.Get(initKeyHeader)) {
-		writeError(w, http.StatusUnauthorized, "the X-Init-Key header is missing or wrong")
+		refuseKey(w)
 		return
 	}
 	var body memoryBody
@@ -52,5 +55,8 @@ func (s *Server) postMemory(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	s.Log.Add(logbook.Error, agentLogger, fmt.Sprintf("Out of memory: process %d (%s) was killed", victim.PID, victim.Name), logbook.Fields{
+		"event_type": "out_of_memory", "pid": strconv.Itoa(victim.PID), "bytes": strconv.FormatUint(victim.Bytes, 10),
+	})
 	writeJSON(w, http.StatusOK, victimBody{victim.PID, victim.Name, victim.Others, victim.Bytes})
 }

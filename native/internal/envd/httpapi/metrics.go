@@ -32,8 +32,13 @@ type metricsBody struct {
 }
 
 func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, http.StatusOK, measure(&s.metrics))
+}
+
+// measure takes a reading; of the CPU, since the last one of the same sampler.
+func measure(cpu *sampler) metricsBody {
 	now := time.Now()
-	body := metricsBody{Timestamp: now.Unix(), CPUCount: runtime.NumCPU(), CPUUsedPct: s.metrics.usedPercent(now)}
+	body := metricsBody{Timestamp: now.Unix(), CPUCount: runtime.NumCPU(), CPUUsedPct: cpu.usedPercent(now)}
 	memory := readMemory()
 	body.MemTotal = memory["MemTotal"]
 	body.MemCache = memory["Cached"] + memory["Buffers"]
@@ -46,7 +51,7 @@ func (s *Server) getMetrics(w http.ResponseWriter, _ *http.Request) {
 		body.DiskTotal = disk.Blocks * uint64(disk.Bsize)
 		body.DiskUsed = (disk.Blocks - disk.Bfree) * uint64(disk.Bsize)
 	}
-	writeJSON(w, http.StatusOK, body)
+	return body
 }
 
 // sampler turns CPU time counters into a share of the time since the last question. It does nothing between questions.
@@ -56,17 +61,17 @@ type sampler struct {
 	busy float64
 }
 
-// usedPercent is 100 for one busy CPU. The first answer is 0: there is nothing to compare with.
+// usedPercent is 100 when all CPUs are busy, as E2B's. The first answer is 0: there is nothing to compare with.
 func (s *sampler) usedPercent(now time.Time) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	busy := busySeconds()
 	percent := 0.0
 	if passed := now.Sub(s.at).Seconds(); !s.at.IsZero() && passed > 0 && busy > s.busy {
-		percent = math.Round(10000*(busy-s.busy)/passed) / 100
+		percent = math.Round(10000*(busy-s.busy)/passed/float64(runtime.NumCPU())) / 100
 	}
 	s.at, s.busy = now, busy
-	return min(percent, float64(100*runtime.NumCPU()))
+	return min(percent, 100)
 }
 
 // busySeconds reads the machine's counter, or adds up the processes where the kernel does not keep one (gVisor).

@@ -18,12 +18,11 @@ import (
 	"aenv/native/internal/envd/filesystem"
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
 	"aenv/native/internal/envd/process"
 	"aenv/native/internal/envd/stream"
+	"aenv/native/internal/envd/tunnel"
 )
-
-// messageMaxBytes bounds one message of a call; larger data goes through /files or a stream of messages.
-const messageMaxBytes = 64 << 20
 
 // Server answers every route of the agent.
 type Server struct {
@@ -32,27 +31,35 @@ type Server struct {
 	Filesystem *filesystem.Service
 	// Guest is nil where the agent does not own its machine.
 	Guest *guest.Guest
+	// Log is what the node takes away; nil: nothing is logged.
+	Log *logbook.Book
 
 	files   files
-	metrics sampler
+	tunnels tunnel.Tunnels
+	// metrics is for whoever asks, nodeMetrics for the node alone: what one reads must not shorten the other's interval.
+	metrics, nodeMetrics sampler
 }
 
 // Handler builds the routes. It is called once.
 func (s *Server) Handler() http.Handler {
 	s.files.identity = s.Identity
+	s.files.idle = uploadIdleTime
 	// Answers are never compressed: they are small or a stream, and the client is near.
 	options := []connect.HandlerOption{
-		connect.WithReadMaxBytes(messageMaxBytes),
+		limitMessages(),
 		connect.WithCompressMinBytes(math.MaxInt32),
 	}
 	processPath, processHandler := processconnect.NewProcessHandler(s.Process, options...)
 	filesystemPath, filesystemHandler := filesystemconnect.NewFilesystemHandler(s.Filesystem, options...)
 
 	guarded := http.NewServeMux()
-	guarded.Handle(processPath, rpc(processHandler))
-	guarded.Handle(filesystemPath, rpc(filesystemHandler))
+	large := newBudget()
+	guarded.Handle(processPath, rpc(large.wrap(processHandler)))
+	guarded.Handle(filesystemPath, rpc(large.wrap(filesystemHandler)))
 	guarded.HandleFunc("/metrics", only("GET", s.getMetrics))
 	guarded.HandleFunc("/envs", only("GET", s.getEnvs))
+	guarded.HandleFunc("/archive", s.archive)
+	guarded.HandleFunc("/tunnel", only("GET", s.getTunnel))
 	guarded.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusNotFound, fmt.Sprintf("no route for %s %s", r.Method, r.URL.Path))
 	})
@@ -61,15 +68,20 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/health", only("GET", getHealth))
 	mux.HandleFunc("/init", only("POST", s.postInit))
 	mux.HandleFunc("/memory", only("POST", s.postMemory))
+	mux.HandleFunc("/forward", only("GET", s.getForward))
+	mux.HandleFunc("/telemetry", only("POST", s.postTelemetry))
 	// Files take a signature instead of the token.
 	mux.HandleFunc("/files", s.files.serve)
 	mux.Handle("/", s.requireToken(guarded))
 	return recovering(allowBrowsers(mux))
 }
 
-// rpc prepares a request for connect-go: no compressed answers, and deadlines of streams are kept by the services.
+// rpc prepares a request for connect-go: no compressed answers, no parameters in its media type, and deadlines of streams
+// are kept by the services.
 func rpc(next http.Handler) http.Handler {
 	return stream.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
+		r.Header.Set("Content-Type", strings.ToLower(strings.TrimSpace(kind)))
 		r.Header.Del("Accept-Encoding")
 		r.Header.Del("Connect-Accept-Encoding")
 		r.Header.Del("Grpc-Accept-Encoding")

@@ -7,6 +7,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ const (
 	metadataHeader = "X-Metadata-"
 	// uploadFilesMax bounds the parts of one request.
 	uploadFilesMax = 10000
+	// uploadIdleTime is how long an upload may send nothing. Clients that stream one rely on the agent to give it up.
+	uploadIdleTime = 10 * time.Minute
 	// rejectDrainTime is how long the rest of a refused body is read, so that the client gets to the answer.
 	rejectDrainTime = 10 * time.Second
 )
@@ -33,12 +36,28 @@ type uploaded struct {
 
 // upload writes the files of a request. Where one fails the answer names it; those before it stay written.
 func (f *files) upload(w http.ResponseWriter, r *http.Request, user users.User) {
-	written, err := f.receiveAll(r, user)
+	var written []uploaded
+	err := f.impatiently(w, r, func() (err error) {
+		written, err = f.receiveAll(r, user)
+		return err
+	})
 	if err != nil {
 		reject(w, r, err)
 		return
 	}
 	writeJSON(w, http.StatusOK, written)
+}
+
+// impatiently calls receive with a body that ends when nothing comes for too long.
+func (f *files) impatiently(w http.ResponseWriter, r *http.Request, receive func() error) error {
+	control := http.NewResponseController(w)
+	body := r.Body
+	r.Body = &impatientBody{body, control, f.idle}
+	err := receive()
+	r.Body = body
+	// What is read from the connection from now on is another request.
+	_ = control.SetReadDeadline(time.Time{})
+	return err
 }
 
 func (f *files) receiveAll(r *http.Request, user users.User) ([]uploaded, error) {
@@ -136,12 +155,29 @@ func decoded(r *http.Request) (io.Reader, error) {
 	}
 }
 
+// impatientBody ends when nothing comes for too long.
+type impatientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+	idle    time.Duration
+}
+
+func (b *impatientBody) Read(p []byte) (int, error) {
+	if err := b.control.SetReadDeadline(time.Now().Add(b.idle)); err != nil {
+		return 0, err
+	}
+	return b.ReadCloser.Read(p)
+}
+
 // bodyReader marks errors of the network and its codings, to tell them from errors of the disk.
 type bodyReader struct{ from io.Reader }
 
 func (b bodyReader) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	var known *httpError
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, refuse(http.StatusRequestTimeout, "the body stopped coming")
+	}
 	if err != nil && !errors.Is(err, io.EOF) && !errors.As(err, &known) {
 		err = refuse(http.StatusBadRequest, "the body ended early: %v", err)
 	}

@@ -1,16 +1,16 @@
 package httpapi
 
 import (
-	"bytes"
-	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"aenv/native/internal/envd/filesystem"
+	"aenv/native/internal/envd/pieces"
 	"aenv/native/internal/envd/users"
 )
 
@@ -26,28 +26,36 @@ type target struct {
 	metadata map[string]string
 }
 
-// write makes content the content of path. The file then belongs to the user; its mode stays, a new one is 0644. A body
-// that breaks off leaves the old file, or none.
+// write makes content the content of path: whoever reads it meanwhile gets the old content or the new one, whole. The file
+// then belongs to the user; its mode stays, a new one is 0644. A body that breaks off leaves the old file, or none. Other
+// hard links of the file, and programs that have it open, keep the old content.
 func (f *files) write(path string, user users.User, metadata map[string]string, content io.Reader) error {
 	t, err := newTarget(path, user, metadata)
 	if err != nil {
 		return err
 	}
 	if t.old != nil && !t.old.Mode().IsRegular() {
-		return writeThrough(t.path, content)
+		return writeThrough(t.path, content, f.idle)
 	}
-	var head bytes.Buffer
-	if _, err := io.Copy(&head, io.LimitReader(content, smallFileBytes+1)); err != nil {
+	file, temporary, err := t.createBeside()
+	if err != nil {
 		return err
 	}
-	if head.Len() <= smallFileBytes && (t.old == nil || t.old.Size() <= smallFileBytes) {
-		err := f.writeSmall(t, head.Bytes())
-		if !errors.Is(err, syscall.ETXTBSY) {
-			return err
-		}
-		// A program that runs cannot be written, but replaced.
+	if file == nil {
+		return t.writeInPlace(content)
 	}
-	return f.writeLarge(t, io.MultiReader(&head, content))
+	defer file.Close()
+	err = pieces.Copy(file, content)
+	if err == nil {
+		err = t.finish(file)
+	}
+	if err == nil {
+		err = t.putInPlace(file, temporary)
+	}
+	if err != nil {
+		_ = os.Remove(temporary)
+	}
+	return err
 }
 
 func newTarget(path string, user users.User, metadata map[string]string) (*target, error) {
@@ -70,62 +78,57 @@ func newTarget(path string, user users.User, metadata map[string]string) (*targe
 	}
 }
 
-// writeThrough feeds a device or a pipe.
-func writeThrough(path string, content io.Reader) error {
-	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+// writeThrough feeds a device or a pipe, as it comes. It gives up when nobody has taken anything for the time of idle.
+func writeThrough(path string, content io.Reader, idle time.Duration) error {
+	// Without O_NONBLOCK, opening a pipe would wait for its reader, and with it a thread.
+	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, content)
+	_, err = io.Copy(impatientFile{file, idle}, content)
 	return errors.Join(err, file.Close())
 }
 
-// writeSmall overwrites in place: the file stays the same one for whoever has it open or linked.
-func (f *files) writeSmall(t *target, content []byte) error {
-	lock := f.locks.of(t.path)
-	lock.Lock()
-	defer lock.Unlock()
-	file, err := os.OpenFile(t.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, newFileMode)
+type impatientFile struct {
+	file *os.File
+	idle time.Duration
+}
+
+func (f impatientFile) Write(p []byte) (int, error) {
+	// What is always ready has no deadlines and needs none.
+	if err := f.file.SetWriteDeadline(time.Now().Add(f.idle)); err != nil && !errors.Is(err, os.ErrNoDeadline) {
+		return 0, err
+	}
+	return f.file.Write(p)
+}
+
+// createBeside opens a new file in the target's folder. Watchers show its rename as a write (see TemporaryPrefix). It gives
+// no file, and no error, where the target is there and its folder takes no others: such a file, as those in /proc and /sys
+// are, can be written in place only.
+func (t *target) createBeside() (file *os.File, path string, err error) {
+	path = filepath.Join(filepath.Dir(t.path), filesystem.TemporaryName(t.old != nil))
+	file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
+	if err != nil && t.old != nil && !isShortage(err) {
+		return nil, "", nil
+	}
+	return file, path, err
+}
+
+// isShortage tells that the disk or the agent has no room for one more file.
+func isShortage(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+func (t *target) writeInPlace(content io.Reader) error {
+	file, err := os.OpenFile(t.path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
-	err = errors.Join(err, t.finish(file), file.Close())
-	if err != nil && t.old == nil {
-		_ = os.Remove(t.path)
-	}
-	return err
+	return errors.Join(pieces.Copy(file, content), t.finish(file), file.Close())
 }
 
-// writeLarge fills a new file beside the old one and renames it. Watchers show that as a write (see TemporaryPrefix).
-func (f *files) writeLarge(t *target, content io.Reader) error {
-	prefix := filesystem.TemporaryPrefix
-	if t.old != nil {
-		prefix = filesystem.ReplacingPrefix
-	}
-	temporary := filepath.Join(filepath.Dir(t.path), prefix+rand.Text())
-	file, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, newFileMode)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	_, err = io.Copy(file, content)
-	if err == nil {
-		err = t.finish(file)
-	}
-	if err == nil {
-		err = f.putInPlace(t, file, temporary)
-	}
-	if err != nil {
-		_ = os.Remove(temporary)
-	}
-	return err
-}
-
-func (f *files) putInPlace(t *target, file *os.File, temporary string) error {
-	lock := f.locks.of(t.path)
-	lock.Lock()
-	defer lock.Unlock()
+// putInPlace gives a written file its real name.
+func (t *target) putInPlace(file *os.File, temporary string) error {
 	err := os.Rename(temporary, t.path)
 	if !errors.Is(err, syscall.EBUSY) && !errors.Is(err, syscall.EXDEV) {
 		return err
@@ -134,12 +137,7 @@ func (f *files) putInPlace(t *target, file *os.File, temporary string) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	mounted, err := os.OpenFile(t.path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(mounted, file)
-	return errors.Join(err, t.finish(mounted), mounted.Close(), os.Remove(temporary))
+	return errors.Join(t.writeInPlace(file), os.Remove(temporary))
 }
 
 // finish gives a written file its owner, mode and metadata. The kernel's own files have none of these to give.

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -122,6 +121,7 @@ func findCommand(name, searchPath string) (string, error) {
 // launch starts the program and returns it with its output flowing. The error has a Connect code.
 func (s *Service) launch(p *plan) (*process, error) {
 	proc := &process{exited: make(chan struct{}), expired: make(chan struct{})}
+	proc.hub = hub{patience: s.patience, crowded: s.table.trimHistories, history: history{total: &s.table.kept}}
 	wires, err := wire(p, proc)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot connect the process: %w", err))
@@ -146,6 +146,7 @@ func (s *Service) launch(p *plan) (*process, error) {
 		return nil, explainStart(err, p)
 	}
 	proc.info = &processpb.ProcessInfo{Config: p.request.Process, Pid: uint32(proc.pid), Tag: p.request.Tag}
+	proc.transcript = begin(s.Log, proc.pid, p)
 	s.table.add(proc)
 	return proc, nil
 }
@@ -157,74 +158,6 @@ func (s *Service) execute(path string, argv []string, attr *syscall.ProcAttr, pr
 			return pid, err
 		}
 		time.Sleep(time.Millisecond << retry)
-	}
-}
-
-// explainStart turns the error of a failed start, which does not say what failed, into one that does.
-func explainStart(err error, p *plan) error {
-	cmd := p.request.Process.Cmd
-	switch {
-	case errors.Is(err, unix.E2BIG):
-		return invalid("the arguments and environment of '%s' are larger than the kernel allows", cmd)
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
-		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot fork: the sandbox is out of processes or memory: %w", err))
-	case errors.Is(err, unix.ENOEXEC):
-		return invalid("'%s' is not a program of this machine, and has no #! line", cmd)
-	}
-	if problem := explainWorkdir(p); problem != nil {
-		return problem
-	}
-	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
-		return connect.NewError(connect.CodeNotFound, fmt.Errorf("command '%s' not found, or the interpreter it names", cmd))
-	case errors.Is(err, unix.EACCES):
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("user '%s' may not execute '%s'", p.user.Name, cmd))
-	case errors.Is(err, unix.EPERM):
-		return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("the agent may not start a process as user '%s'", p.user.Name))
-	default:
-		return connect.NewError(connect.CodeInternal, fmt.Errorf("start '%s': %w", cmd, err))
-	}
-}
-
-func explainWorkdir(p *plan) error {
-	info, err := os.Stat(p.cwd)
-	switch {
-	case err != nil && errors.Is(err, os.ErrNotExist):
-		return invalid("cwd '%s' does not exist", p.cwd)
-	case err != nil:
-		return invalid("cwd '%s' cannot be used: %v", p.cwd, err)
-	case !info.IsDir():
-		return invalid("cwd '%s' is not a directory", p.cwd)
-	case !mayEnter(p.cwd, p.user):
-		return invalid("cwd '%s' may not be entered by user '%s'", p.cwd, p.user.Name)
-	default:
-		return nil
-	}
-}
-
-// mayEnter tells whether the permission bits let user search every folder on the way to dir.
-func mayEnter(dir string, user users.User) bool {
-	if user.UID == 0 {
-		return true
-	}
-	for {
-		var stat unix.Stat_t
-		if unix.Stat(dir, &stat) != nil {
-			return false
-		}
-		bit := uint32(0o001)
-		if stat.Uid == user.UID {
-			bit = 0o100
-		} else if stat.Gid == user.GID || slices.Contains(user.Groups, stat.Gid) {
-			bit = 0o010
-		}
-		if stat.Mode&bit == 0 {
-			return false
-		}
-		if dir == "/" || dir == "." {
-			return true
-		}
-		dir = filepath.Dir(dir)
 	}
 }
 

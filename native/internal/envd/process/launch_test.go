@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"encoding/base64"
 	"os"
 	"strings"
@@ -43,11 +44,75 @@ func TestPROC14Workdir(t *testing.T) {
 	if got := b.run(shell("pwd")); got.stdout.String() != "/tmp\n" {
 		t.Errorf("default workdir: %q", got.stdout.String())
 	}
+	b.who.Accept("", "", identity.Identity{DefaultUser: "root", DefaultWorkdir: "/no/default"})
+	if err := b.failure(shell("pwd")); connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "cwd '/no/default' does not exist") {
+		t.Errorf("missing default workdir: %v", err)
+	}
+	gone := t.TempDir() + "/gone"
+	if err := os.Mkdir(gone, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	msg := shell("rmdir ../gone; echo still; exit 3")
+	msg.Process.Cwd = &gone
+	if got := b.run(msg); got.stdout.String() != "still\n" || got.end.GetExitCode() != 3 {
+		t.Errorf("a workdir that goes: %q %v", got.stdout.String(), got.end)
+	}
 	home := "~"
-	msg := shell("pwd")
+	msg = shell("pwd")
 	msg.Process.Cwd = &home
 	if got := b.run(msg); got.stdout.String() != "/root\n" {
 		t.Errorf("~: %q", got.stdout.String())
+	}
+}
+
+// What an image lacks is named: a shell, an interpreter, another C library's loader.
+func TestImagesWithoutWhatAProgramNeeds(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"script": "#! /no/such/python3 -u\nprint()\n", "windows": "#!/bin/sh\r\necho\r\n", "empty": "", "text": "no program\n"} {
+		if err := os.WriteFile(dir+"/"+name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	foreignProgram(t, dir+"/foreign", "/lib/ld-musl-none.so.1")
+	for _, c := range []struct {
+		cmd  string
+		code connect.Code
+		want string
+	}{
+		{"/no/such/bin/bash", connect.CodeNotFound, "the image has no /no/such/bin/bash: commands and terminals of the E2B SDKs are run by it"},
+		{dir + "/script", connect.CodeNotFound, `the image has no "/no/such/python3", which its first line names`},
+		{dir + "/windows", connect.CodeNotFound, `the image has no "/bin/sh\r"`},
+		{dir + "/foreign", connect.CodeNotFound, `the image has no "/lib/ld-musl-none.so.1", the loader it was linked for`},
+		{dir + "/empty", connect.CodeInvalidArgument, "has no #! line"},
+		{dir + "/text", connect.CodeInvalidArgument, "has no #! line"},
+		{dir, connect.CodePermissionDenied, "may not execute"},
+		{"no-such-command", connect.CodeNotFound, "command 'no-such-command' not found in PATH (" + defaultPath + ")"},
+	} {
+		for _, pty := range []*processpb.PTY{nil, {}} {
+			err := b.failure(&processpb.StartRequest{Process: &processpb.ProcessConfig{Cmd: c.cmd}, Pty: pty})
+			if connect.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %v", c.cmd, err)
+			}
+		}
+	}
+}
+
+// foreignProgram copies a dynamically linked program of this machine and has it name another loader.
+func foreignProgram(t *testing.T, path, loader string) {
+	t.Helper()
+	program, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := loaderOf("/bin/sh")
+	if len(own) < len(loader) {
+		t.Fatalf("the loader of /bin/sh is %q", own)
+	}
+	at := bytes.Index(program, []byte(own+"\x00"))
+	copy(program[at:], loader+strings.Repeat("\x00", len(own)-len(loader)))
+	if err := os.WriteFile(path, program, 0o755); err != nil {
+		t.Fatal(err)
 	}
 }
 

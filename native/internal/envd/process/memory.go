@@ -190,11 +190,11 @@ func (p *process) tellCasualties() {
 	p.casualties.mu.Lock()
 	defer p.casualties.mu.Unlock()
 	for _, line := range p.casualties.untold {
-		event, text := stderrEvent, line+"\n"
+		from, text := stderr, line+"\n"
 		if p.terminal != nil {
-			event, text = terminalEvent, "\r\n"+line+"\r\n"
+			from, text = terminal, "\r\n"+line+"\r\n"
 		}
-		p.hub.publish(event([]byte(text)), len(text))
+		p.hub.publish(from, []byte(text))
 	}
 	p.casualties.untold = nil
 }

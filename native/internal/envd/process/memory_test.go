@@ -13,7 +13,8 @@ import (
 // hoard is a line without an end for a program that keeps what it reads until the line is complete.
 var hoard = strings.Repeat("x", 24<<20)
 
-func TestFreeMemoryKillsTheLargestAndSaysSo(t *testing.T) {
+// RES-01
+func TestRES01FreeMemoryKillsTheLargestAndSaysSo(t *testing.T) {
 	b := newBench(t)
 	bystander, bystanderIn := b.begin(context.Background(), program("cat"))
 	cases := []struct {
@@ -60,7 +61,8 @@ func TestFreeMemoryKillsTheLargestAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestFreeMemoryKillsASwarmAsAWhole(t *testing.T) {
+// RES-04
+func TestRES04FreeMemoryKillsASwarmAsAWhole(t *testing.T) {
 	b := newBench(t)
 	// Thirty equal processes, none of which would be worth it.
 	got, in := b.begin(context.Background(), shell("for i in $(seq 30); do sleep 600 & done; echo ready; wait"))
@@ -84,7 +86,8 @@ func TestFreeMemoryKillsASwarmAsAWhole(t *testing.T) {
 	eventually(t, "all of them are gone", func() bool { return len(descendants(int(got.pid), nil)) == 0 })
 }
 
-func TestHostKilledIsSaidToTheCommandItHit(t *testing.T) {
+// RES-02: lack of memory, a kill and a deadline end a command in three different ways.
+func TestRES02HostKilledIsSaidToTheCommandItHit(t *testing.T) {
 	b := newBench(t)
 	got, in := b.begin(context.Background(), program("sleep", "60"))
 	if err := unix.Kill(int(got.pid), unix.SIGKILL); err != nil {

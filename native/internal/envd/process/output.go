@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	processpb "aenv/native/gen/process"
 )
 
 const (
@@ -19,13 +17,13 @@ const (
 	// drainIdle is how long a pipe that somebody else still holds must be silent after the process's exit.
 	drainIdle = 100 * time.Millisecond
 	// drainMax is how long a pipe that never falls silent delays the end event.
-	drainMax = time.Second
+	drainMax = 500 * time.Millisecond
 )
 
 // output reads one pipe or terminal of a process until nobody can write to it any more.
 type output struct {
 	file  *os.File
-	wrap  func([]byte) *processpb.ProcessEvent
+	from  channel
 	chunk int
 	// done is closed at end of file.
 	done chan struct{}
@@ -39,12 +37,12 @@ type output struct {
 
 var chunks = sync.Pool{New: func() any { return new([pipeChunkBytes]byte) }}
 
-func newOutput(file *os.File, chunk int, wrap func([]byte) *processpb.ProcessEvent) *output {
-	return &output{file: file, wrap: wrap, chunk: chunk, done: make(chan struct{})}
+func newOutput(file *os.File, chunk int, from channel) *output {
+	return &output{file: file, from: from, chunk: chunk, done: make(chan struct{})}
 }
 
 // run publishes what is read. It goes on after the process's end, so that a child left behind never meets a broken pipe.
-func (o *output) run(publish func(*processpb.ProcessEvent, int)) {
+func (o *output) run(publish func(channel, []byte)) {
 	defer close(o.done)
 	defer o.file.Close()
 	conn, err := o.file.SyscallConn()
@@ -56,7 +54,7 @@ func (o *output) run(publish func(*processpb.ProcessEvent, int)) {
 		if err != nil {
 			return
 		}
-		publish(o.wrap(data), len(data))
+		publish(o.from, data)
 		o.published.Add(int64(len(data)))
 	}
 }

@@ -31,6 +31,8 @@ type process struct {
 	// killed is set before a client, or its deadline, has it killed.
 	killed     atomic.Bool
 	casualties casualties
+	// transcript logs what it does.
+	transcript *transcript
 }
 
 func (p *process) alive() bool {
@@ -61,15 +63,21 @@ func (p *process) collected(status unix.WaitStatus) {
 
 // follow passes the output on and, after the exit, publishes the end behind the last of it. onExit is called between.
 func (p *process) follow(host *hostKills, onExit func()) {
+	publish := func(from channel, data []byte) {
+		p.hub.publish(from, data)
+		p.transcript.output(from, data)
+	}
 	for _, out := range p.outputs {
-		go out.run(p.hub.publish)
+		go out.run(publish)
 	}
 	<-p.exited
 	onExit()
 	settle(p.outputs)
 	outOfMemory := p.diedOfMemory(host)
 	p.tellCasualties()
-	p.hub.finish(endEvent(p.status, outOfMemory))
+	end := endEvent(p.status, outOfMemory)
+	p.transcript.end(end, outOfMemory)
+	p.hub.finish(end)
 	if p.in != nil && p.terminal == nil {
 		_ = p.in.close(context.Background())
 	}
@@ -106,20 +114,4 @@ func startEvent(pid int) *processpb.ProcessEvent {
 
 func keepAliveEvent() *processpb.ProcessEvent {
 	return &processpb.ProcessEvent{Event: &processpb.ProcessEvent_Keepalive{Keepalive: &processpb.ProcessEvent_KeepAlive{}}}
-}
-
-func dataEvent(data *processpb.ProcessEvent_DataEvent) *processpb.ProcessEvent {
-	return &processpb.ProcessEvent{Event: &processpb.ProcessEvent_Data{Data: data}}
-}
-
-func stdoutEvent(data []byte) *processpb.ProcessEvent {
-	return dataEvent(&processpb.ProcessEvent_DataEvent{Output: &processpb.ProcessEvent_DataEvent_Stdout{Stdout: data}})
-}
-
-func stderrEvent(data []byte) *processpb.ProcessEvent {
-	return dataEvent(&processpb.ProcessEvent_DataEvent{Output: &processpb.ProcessEvent_DataEvent_Stderr{Stderr: data}})
-}
-
-func terminalEvent(data []byte) *processpb.ProcessEvent {
-	return dataEvent(&processpb.ProcessEvent_DataEvent{Output: &processpb.ProcessEvent_DataEvent_Pty{Pty: data}})
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"connectrpc.com/connect"
@@ -17,6 +18,7 @@ import (
 	processpb "aenv/native/gen/process"
 	"aenv/native/gen/process/processconnect"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
 	"aenv/native/internal/envd/reaper"
 	"aenv/native/internal/envd/runclock"
 	"aenv/native/internal/envd/stream"
@@ -26,11 +28,19 @@ import (
 // killWait is how long SendSignal waits for a killed process to be gone, so that a List right after does not show it.
 const killWait = 2 * time.Second
 
+// offsetHeader says in a Connect's answer where in all output since the process's start the stream begins; in its request,
+// where it is to begin at the earliest. It is ours: clients of E2B do not know it and get all that is kept.
+const offsetHeader = "Aenv-Output-Offset"
+
 // Service implements process.Process.
 type Service struct {
+	// Log is told what processes do; nil: nobody wants to know. Set before the first Start.
+	Log *logbook.Book
+
 	identity *identity.Store
 	reaper   *reaper.Reaper
 	clock    *runclock.Clock
+	patience patience
 	table    table
 	// hostKills is what the host has said about processes it killed.
 	hostKills hostKills
@@ -40,7 +50,7 @@ var _ processconnect.ProcessHandler = (*Service)(nil)
 
 // NewService returns a service without processes. It starts them through r; clock keeps their deadlines.
 func NewService(who *identity.Store, r *reaper.Reaper, clock *runclock.Clock) *Service {
-	return &Service{identity: who, reaper: r, clock: clock}
+	return &Service{identity: who, reaper: r, clock: clock, patience: patience{others: 5 * time.Second, alone: time.Minute}}
 }
 
 // List returns the live processes.
@@ -62,7 +72,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 	if err != nil {
 		return err
 	}
-	sub := proc.hub.subscribe(stream.Abort(ctx))
+	sub, _ := proc.hub.subscribe(stream.Abort(ctx), 0)
 	defer proc.hub.unsubscribe(sub)
 	s.follow(proc, stream.Timeout(ctx))
 
@@ -93,7 +103,8 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 	}()
 }
 
-// Connect attaches to a process: its output from now on and its end. A timeout ends the stream, not the process.
+// Connect attaches to a process: what is kept of its output, what it says from now on, and its end. A timeout ends the
+// stream, not the process.
 func (s *Service) Connect(ctx context.Context, req *connect.Request[processpb.ConnectRequest], out *connect.ServerStream[processpb.ConnectResponse]) error {
 	if _, err := s.requestUser(req.Header()); err != nil {
 		return err
@@ -102,8 +113,9 @@ func (s *Service) Connect(ctx context.Context, req *connect.Request[processpb.Co
 	if err != nil {
 		return err
 	}
-	sub := proc.hub.subscribe(stream.Abort(ctx))
+	sub, begins := proc.hub.subscribe(stream.Abort(ctx), outputOffset(req.Header()))
 	defer proc.hub.unsubscribe(sub)
+	out.ResponseHeader().Set(offsetHeader, strconv.FormatInt(begins, 10))
 	expired := make(chan struct{})
 	if timeout := stream.Timeout(ctx); timeout > 0 {
 		timer := s.clock.AfterFunc(timeout, func() { close(expired) })
@@ -114,6 +126,15 @@ func (s *Service) Connect(ctx context.Context, req *connect.Request[processpb.Co
 		return err
 	}
 	return pump(ctx, sub, stream.KeepAlive(req.Header()), expired, send)
+}
+
+// outputOffset is from where on a client that was attached before wants the output; a wrong one is none.
+func outputOffset(header http.Header) int64 {
+	offset, err := strconv.ParseInt(header.Get(offsetHeader), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return offset
 }
 
 // SendSignal signals a process. SIGKILL takes its whole tree with it and is answered when the process is gone.

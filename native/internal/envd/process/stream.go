@@ -17,7 +17,7 @@ func pump(ctx context.Context, sub *subscription, keepAlive time.Duration, expir
 	for {
 		event, dropped := sub.take()
 		if dropped {
-			return connect.NewError(connect.CodeAborted, errors.New("the output was not read for too long; connect again to go on from now"))
+			return connect.NewError(connect.CodeAborted, errors.New("the output was not read for too long; connect again to go on"))
 		}
 		if event != nil {
 			ended := event.GetEnd() != nil

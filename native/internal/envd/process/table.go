@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -23,6 +24,8 @@ type table struct {
 	mu    sync.Mutex
 	byPID map[int]*process
 	ended []*process
+	// kept is what the histories of all of them hold.
+	kept atomic.Int64
 }
 
 func (t *table) add(p *process) {
@@ -55,6 +58,33 @@ func (t *table) forgetLocked(p *process) {
 	}
 	if t.byPID[p.pid] == p {
 		delete(t.byPID, p.pid)
+	}
+	p.hub.trimHistory(0)
+}
+
+// trimHistories makes room where all kept output together is too much: that of processes that have ended goes first, the
+// oldest before the others, then half of the largest of those that run.
+func (t *table) trimHistories() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.ended {
+		if t.kept.Load() <= historiesBytes/2 {
+			return
+		}
+		p.hub.trimHistory(0)
+	}
+	for t.kept.Load() > historiesBytes {
+		var largest *process
+		most := 0
+		for _, p := range t.byPID {
+			if kept := p.hub.keptBytes(); kept > most {
+				largest, most = p, kept
+			}
+		}
+		if largest == nil {
+			return
+		}
+		largest.hub.trimHistory(most / 2)
 	}
 }
 

@@ -21,8 +21,8 @@ type wires struct {
 func wire(p *plan, proc *process) (*wires, error) {
 	w := &wires{}
 	var err error
-	if terminal := p.request.GetPty(); terminal != nil {
-		err = w.terminal(terminal, p, proc)
+	if pty := p.request.GetPty(); pty != nil {
+		err = w.terminal(pty, p, proc)
 	} else {
 		err = w.pipes(p.request.Stdin == nil || p.request.GetStdin(), proc)
 	}
@@ -34,8 +34,8 @@ func wire(p *plan, proc *process) (*wires, error) {
 	return w, nil
 }
 
-func (w *wires) terminal(terminal *processpb.PTY, p *plan, proc *process) error {
-	controller, side, err := openTerminal(windowSize(terminal), int(p.user.UID), int(p.user.GID))
+func (w *wires) terminal(pty *processpb.PTY, p *plan, proc *process) error {
+	controller, side, err := openTerminal(windowSize(pty), int(p.user.UID), int(p.user.GID))
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (w *wires) terminal(terminal *processpb.PTY, p *plan, proc *process) error 
 	w.child = [3]int{side, side, side}
 	proc.terminal = controller
 	proc.in = newInput(controller, proc.exited)
-	proc.outputs = []*output{newOutput(controller, terminalChunkBytes, terminalEvent)}
+	proc.outputs = []*output{newOutput(controller, terminalChunkBytes, terminal)}
 	return nil
 }
 
@@ -62,18 +62,15 @@ func (w *wires) pipes(withInput bool, proc *process) error {
 		}
 		w.opened = append(w.opened, w.child[0])
 	}
-	for number, wrap := range wraps {
+	for number, from := range []channel{stdout, stderr} {
 		own, err := w.pipe(number + 1)
 		if err != nil {
 			return err
 		}
-		proc.outputs = append(proc.outputs, newOutput(own, pipeChunkBytes, wrap))
+		proc.outputs = append(proc.outputs, newOutput(own, pipeChunkBytes, from))
 	}
 	return nil
 }
-
-// wraps make events of what standard output and standard error say.
-var wraps = []func([]byte) *processpb.ProcessEvent{stdoutEvent, stderrEvent}
 
 // pipe connects one of the child's standard descriptors and returns our end, which does not block.
 func (w *wires) pipe(number int) (*os.File, error) {
@@ -107,12 +104,12 @@ func (w *wires) closeOwn() {
 }
 
 // windowSize is the size asked for, 80x24 where a side is missing.
-func windowSize(terminal *processpb.PTY) unix.Winsize {
+func windowSize(pty *processpb.PTY) unix.Winsize {
 	size := unix.Winsize{Col: 80, Row: 24}
-	if cols := terminal.GetSize().GetCols(); cols > 0 {
+	if cols := pty.GetSize().GetCols(); cols > 0 {
 		size.Col = uint16(min(cols, 0xffff))
 	}
-	if rows := terminal.GetSize().GetRows(); rows > 0 {
+	if rows := pty.GetSize().GetRows(); rows > 0 {
 		size.Row = uint16(min(rows, 0xffff))
 	}
 	return size

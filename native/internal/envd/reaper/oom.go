@@ -1,46 +1,33 @@
 package reaper
 
 import (
-	"fmt"
-	"os"
-	"strconv"
-	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"aenv/native/internal/oomscore"
 )
 
-const (
-	scorePath = "/proc/self/oom_score_adj"
-	// ordinaryScore is that of what nobody has protected.
-	ordinaryScore = 0
-)
+// ordinaryScore is that of what nobody has protected.
+const ordinaryScore = 0
 
-// shelter is what protects this process from the kernel's OOM killer and must not protect its children: an oom_score_adj
-// that is lower than theirs. A child inherits its parent's, so the parent takes theirs for the moment of the fork: what a
-// child starts at once never has another.
+// shelter is what protects this process from the kernel's OOM killer and must not protect its children.
 type shelter struct {
-	// mu is held from before a fork until after its exec: until then the child shares the parent's memory, and the kernel
-	// gives both the score that one of them gets.
-	mu            sync.Mutex
-	file          *os.File
-	own, children int
+	// mu is held from before a fork until after its exec.
+	mu    sync.Mutex
+	score *oomscore.Score
 }
 
 // newShelter returns nil for a process that is not better protected than its children are to be.
 func newShelter(children int) *shelter {
-	file, err := os.OpenFile(scorePath, os.O_RDWR, 0)
+	score, err := oomscore.Open()
 	if err != nil {
 		return nil
 	}
-	text := make([]byte, 16)
-	n, _ := file.ReadAt(text, 0)
-	own, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
-	if err != nil || own >= children {
-		file.Close()
+	if score.Own >= children {
+		score.Close()
 		return nil
 	}
-	return &shelter{file: file, own: own, children: children}
+	score.Children = children
+	return &shelter{score: score}
 }
 
 // fork calls start, which forks and executes, outside of the shelter.
@@ -50,15 +37,10 @@ func (s *shelter) fork(start func() (int, error)) (int, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.set(s.children); err != nil {
-		return 0, fmt.Errorf("set the child's %s: %w", scorePath, err)
+	back, err := s.score.ForChildren()
+	if err != nil {
+		return 0, err
 	}
-	// It may go back to what it was given, so this does not fail; if it did, the agent would merely be less safe.
-	defer func() { _ = s.set(s.own) }()
+	defer back()
 	return start()
-}
-
-func (s *shelter) set(score int) error {
-	_, err := unix.Pwrite(int(s.file.Fd()), []byte(strconv.Itoa(score)), 0)
-	return err
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"aenv/native/internal/oomscore"
 )
 
 // A sandbox out of memory loses what its user started, not the agent; and what the user started is not safe from that
@@ -40,7 +42,7 @@ func TestChildrenAreNotProtectedAsTheAgentIs(t *testing.T) {
 
 func score(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile(scorePath)
+	text, err := os.ReadFile(oomscore.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,7 @@ func childScore(t *testing.T, children *Reaper) string {
 	defer w.Close()
 	exited := make(chan unix.WaitStatus, 1)
 	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, w.Fd(), 2}}
-	if _, err := children.Start("/bin/sh", []string{"sh", "-c", "(cat " + scorePath + ")"}, attr, func(status unix.WaitStatus) { exited <- status }); err != nil {
+	if _, err := children.Start("/bin/sh", []string{"sh", "-c", "(cat " + oomscore.Path + ")"}, attr, func(status unix.WaitStatus) { exited <- status }); err != nil {
 		t.Error(err)
 		return ""
 	}

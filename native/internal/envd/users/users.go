@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 )
 
 // User is an account as a process needs it.
@@ -113,7 +114,7 @@ func (d Database) account(name string) (User, bool) {
 	}
 	if name == "root" {
 		// An image without a user database still has a root.
-		return User{Name: "root", Home: "/root"}, true
+		return User{Name: "root", Home: "/"}, true
 	}
 	return User{}, false
 }
@@ -168,7 +169,8 @@ func (d Database) eachLine(name string, fields int, visit func([]string) bool) {
 	if root == "" {
 		root = "/"
 	}
-	file, err := os.Open(filepath.Join(root, name))
+	// Whatever stands there, opening it does not wait.
+	file, err := os.OpenFile(filepath.Join(root, name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -49,10 +50,11 @@ func TestPROC19Lookup(t *testing.T) {
 	}
 }
 
-func TestImageWithoutDatabase(t *testing.T) {
+// PROC-19: as docker run has it.
+func TestPROC19ImageWithoutDatabase(t *testing.T) {
 	d := Database{Root: t.TempDir()}
 	root, ok := d.Lookup("root")
-	if !ok || root.UID != 0 || root.Home != "/root" {
+	if !ok || root.UID != 0 || root.Home != "/" {
 		t.Fatalf("root = %+v, %v", root, ok)
 	}
 	if _, ok := d.Lookup("user"); ok {
@@ -60,5 +62,18 @@ func TestImageWithoutDatabase(t *testing.T) {
 	}
 	if d.NameOf(7) != "7" || d.GroupNameOf(8) != "8" {
 		t.Fatal("ids without a name must be shown as numbers")
+	}
+}
+
+func TestADatabaseThatIsAPipeIsEmpty(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Mkdir(root+"/etc", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(root+"/etc/passwd", 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := (Database{Root: root}).Lookup("dev"); ok {
+		t.Fatal("found a user in a pipe")
 	}
 }
