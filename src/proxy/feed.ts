@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { chmodSync, rmSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
-import { errorKind, type RouteSource, type SandboxId } from "#domain";
+import { type ErrorKind, errorKind, type RouteSource, type SandboxId } from "#domain";
 import type { Logger } from "#lib/log";
 import { startTicks } from "#lib/proc";
 import {
@@ -17,6 +17,8 @@ import {
 /** Changes an edge may be behind before it is cut off (it comes back and takes the whole table). */
 const MAX_BACKLOG_BYTES = 4 * 1024 * 1024;
 const CHECK_FORWARDERS_MS = 1000;
+/** Why a sandbox was not woken, where its clients are told more than that: it is changing its state, or there is no room. */
+const REFUSALS: Readonly<Partial<Record<ErrorKind, number>>> = { conflict: 409, exhausted: 429 };
 
 export interface FeedDeps {
   readonly socketPath: string;
@@ -120,7 +122,7 @@ export class RouteFeed {
       const kind = errorKind(error);
       if (kind === "internal") this.#deps.logger.error("waking a sandbox failed", { sandboxId: id, error });
       if (kind !== "not-found") {
-        response.writeHead(503, { "content-length": 0 }).end();
+        response.writeHead(REFUSALS[kind] ?? 503, { "content-length": 0 }).end();
         return;
       }
     }

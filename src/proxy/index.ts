@@ -1,3 +1,2 @@
-export { Edge, type EdgeOptions } from "./edge.ts";
 export { RouteFeed } from "./feed.ts";
 export { forwarderName } from "./wire.ts";

@@ -1,7 +1,7 @@
 import type { Route, RouteChange } from "#domain";
 
 /**
- * What aenvd tells the edge, one JSON object a line, over `run/routes.sock`. The first line is the whole table. The epoch is
+ * What aenvd tells the edge (`native/internal/edge/routes`), one JSON object a line, over `run/routes.sock`. The first line is the whole table. The epoch is
  * another for each aenvd, whose revisions start anew; acknowledgements name it.
  */
 export type FeedLine =

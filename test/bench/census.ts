@@ -12,8 +12,8 @@ export interface CensusOf {
   readonly network: ServerNetwork;
 }
 
-/** In the data folder, these grow with what happened, in bounds of their own. */
-const GROWING = new Set(["log", "catalog.db", "catalog.db-wal", "catalog.db-shm"]);
+/** In the data folder, these grow with what happened, in bounds of their own; of telemetry, what is kept of the ended. */
+const GROWING = new Set(["log", "telemetry", "catalog.db", "catalog.db-wal", "catalog.db-shm"]);
 
 export function takeCensus({ dataDir, keeperPid, network }: CensusOf): Census {
   const stateDir = `/run/aenv/${network.index}`;
@@ -23,7 +23,7 @@ export function takeCensus({ dataDir, keeperPid, network }: CensusOf): Census {
     namespaces: startingWith(readdirSync("/run/netns"), `${network.prefix}-`),
     links: startingWith(linkNames(), `${network.prefix}h`),
     cgroups: openCgroups(`/aenv/${network.index}`).list().length,
-    files: files(dataDir, GROWING) + files(stateDir),
+    files: files(dataDir, GROWING) + files(join(dataDir, "telemetry", "live")) + files(stateDir),
   };
 }
 

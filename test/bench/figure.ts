@@ -9,10 +9,13 @@ export interface Figure {
   readonly name: string;
   /** What is measured, in a few words. */
   readonly title: string;
-  readonly unit: "ms" | "leftovers";
+  readonly unit: "ms" | "leftovers" | "KiB";
   readonly bar: Bar;
   run(context: BenchContext): Promise<Measurement>;
 }
+
+/** This machine lacks what a figure is compared to: it is said, and is no failure of the product. */
+export class MissingError extends Error {}
 
 /** `baseline`: the median is at most `factor` × the baseline's + `plus`. `absolute`: it is at most `most`. */
 export type Bar =

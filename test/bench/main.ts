@@ -1,14 +1,17 @@
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
 import { Bench } from "./context.ts";
-import { type Figure, judge } from "./figure.ts";
+import { type Figure, judge, MissingError } from "./figure.ts";
 import { churn } from "./figures/churn.ts";
 import { createCold } from "./figures/create-cold.ts";
+import { proxySmall } from "./figures/edge-small.ts";
+import { transferDown, transferUp } from "./figures/edge-transfer.ts";
+import { websockets } from "./figures/edge-websockets.ts";
 import { exec } from "./figures/exec.ts";
 import { pause } from "./figures/pause.ts";
 import { type Reported, tableOf } from "./report.ts";
 
-const FIGURES: readonly Figure[] = [createCold, pause, exec, churn];
+const FIGURES: readonly Figure[] = [createCold, pause, exec, transferDown, transferUp, proxySmall, websockets, churn];
 const DEFAULT_SAMPLES = 21;
 const MIN_SAMPLES = 15;
 
@@ -71,6 +74,10 @@ async function main(figures: readonly Figure[], samples: number, jsonFile: strin
         reported.push(await measure(bench, figure, samples));
       } catch (error) {
         if (interrupted) break;
+        if (error instanceof MissingError) {
+          say(`!!! ${figure.name}: not measured: ${error.message}`);
+          continue;
+        }
         failed.push(figure.name);
         say(`${figure.name} could not be measured: ${error instanceof Error ? error.stack : error}`);
       }

@@ -1,0 +1,319 @@
+// Package upstream has the edge's connections into sandboxes and to aenvd's API.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxConnections of one pool, to all ports; far above what clients use, a bound all the same.
+	maxConnections = 4096
+	// maxOfPort: visitors of one port leave room for those of others.
+	maxOfPort = 2048
+	// agentShare is kept free for the agent: its owner gets in however many visitors there are.
+	agentShare = 256
+	maxIdle    = 64
+	// idleLife is a little shorter than that of clients' connections, and than what the agent allows its own.
+	idleLife   = 610 * time.Second
+	sweepEvery = 15 * time.Second
+	dialTime   = 30 * time.Second
+)
+
+// dialWaits are between attempts to connect: a service inside may just be opening its port.
+var dialWaits = []time.Duration{50 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond, 300 * time.Millisecond}
+
+var (
+	// ErrRetired: this incarnation has ended.
+	ErrRetired = errors.New("this incarnation of the sandbox has ended")
+	// ErrClosed: nobody listens. Nothing was sent.
+	ErrClosed = errors.New("nobody listens there")
+	ErrFull   = errors.New("there are as many connections as there may be")
+)
+
+// KeepAlive finds peers that are gone without a word: asked after a minute, then every 75 s, nine times.
+var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 75 * time.Second, Count: 9}
+
+// Port is where in a sandbox a connection leads to.
+type Port struct {
+	Number int
+	// AgentKey opens the agent's way to services that listen on the sandbox's loopback only.
+	AgentKey string
+}
+
+// Pool is the connections to one incarnation of a sandbox, or to the API. After a resume the peer's TCP state is another, and a
+// connection of the old incarnation would hang.
+type Pool struct {
+	network, address string
+	limit            *Limit
+	ctx              context.Context
+	cancel           context.CancelFunc
+	dialing          sync.WaitGroup
+
+	mu      sync.Mutex
+	retired bool
+	// count is of all connections, those being made included.
+	count int
+	// counts are those of each port.
+	counts map[int]int
+	conns  map[*Conn]struct{}
+	idle   map[int][]*Conn
+	sweep  *time.Timer
+}
+
+// ToSandbox connects to the ports of an address.
+func (l *Limit) ToSandbox(address string) *Pool { return newPool(l, "tcp", address) }
+
+// ToSocket connects to a unix socket.
+func (l *Limit) ToSocket(path string) *Pool { return newPool(l, "unix", path) }
+
+func newPool(limit *Limit, network, address string) *Pool {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &Pool{network: network, address: address, limit: limit, ctx: ctx, cancel: cancel, counts: map[int]int{},
+		conns: map[*Conn]struct{}{}, idle: map[int][]*Conn{}}
+	limit.add(p)
+	return p
+}
+
+// Retire ends all connections at once, makes none any more, and returns when none is on its way.
+func (p *Pool) Retire() {
+	p.mu.Lock()
+	p.retired = true
+	open := p.conns
+	p.conns = map[*Conn]struct{}{}
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+	p.mu.Unlock()
+	p.cancel()
+	p.limit.remove(p)
+	for conn := range open {
+		conn.reset()
+	}
+	// Those in use are ended by their users.
+	p.dropIdle()
+	p.dialing.Wait()
+}
+
+func (p *Pool) Retired() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.retired
+}
+
+// Get is an idle connection, or a new one. Errors: ErrRetired, ErrClosed, ErrFull, the context's.
+func (p *Pool) Get(ctx context.Context, port Port) (*Conn, error) {
+	for {
+		p.mu.Lock()
+		kept := p.idle[port.Number]
+		if len(kept) == 0 {
+			p.mu.Unlock()
+			return p.Dial(ctx, port)
+		}
+		conn := kept[len(kept)-1]
+		p.idle[port.Number] = kept[:len(kept)-1]
+		p.mu.Unlock()
+		p.limit.idle.Add(-1)
+		if conn.isQuiet() {
+			conn.Reused = true
+			return conn, nil
+		}
+		conn.Close()
+	}
+}
+
+// Dial makes a new connection. Errors as those of Get.
+func (p *Pool) Dial(ctx context.Context, port Port) (*Conn, error) {
+	if err := p.begin(port.Number); err != nil {
+		return nil, err
+	}
+	defer p.dialing.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(p.ctx, cancel)()
+	defer cancel()
+	conn, err := p.dialPatiently(ctx, port)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && !p.retired {
+		p.conns[conn] = struct{}{}
+		return conn, nil
+	}
+	p.uncount(port.Number)
+	if conn != nil {
+		conn.reset()
+	}
+	if p.retired {
+		err = ErrRetired
+	}
+	return nil, err
+}
+
+// begin counts a connection that is to be made. Errors: ErrRetired, ErrFull.
+func (p *Pool) begin(port int) error {
+	isCommon := p.network == "tcp" && port != agentPort
+	isTaken := p.limit.take(isCommon)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	isFull := p.count >= maxConnections ||
+		isCommon && (p.counts[port] >= maxOfPort || p.count-p.counts[agentPort] >= maxConnections-agentShare)
+	if isTaken && !isFull && !p.retired {
+		p.count++
+		p.counts[port]++
+		p.dialing.Add(1)
+		return nil
+	}
+	if isTaken {
+		p.limit.give()
+	}
+	if p.retired {
+		return ErrRetired
+	}
+	return ErrFull
+}
+
+func (p *Pool) dialPatiently(ctx context.Context, port Port) (*Conn, error) {
+	for attempt := 0; ; attempt++ {
+		conn, err := p.dialOnce(ctx, port)
+		switch {
+		case err == nil:
+			return conn, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case isOutOfFiles(err) && attempt == len(dialWaits):
+			return nil, errors.Join(ErrFull, err)
+		case isOutOfFiles(err):
+			p.limit.dropIdle()
+		case p.network == "unix" || attempt == len(dialWaits):
+			return nil, errors.Join(ErrClosed, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(dialWaits[attempt]):
+		}
+	}
+}
+
+// dialOnce goes through the agent where the port itself refuses: its service may listen on the loopback inside.
+func (p *Pool) dialOnce(ctx context.Context, port Port) (*Conn, error) {
+	conn, err := p.connect(ctx, port)
+	if err == nil || !errors.Is(err, syscall.ECONNREFUSED) || port.AgentKey == "" || port.Number == agentPort {
+		return conn, err
+	}
+	tunnel, agentErr := p.connect(ctx, Port{Number: agentPort})
+	if isOutOfFiles(agentErr) {
+		return nil, agentErr
+	}
+	if agentErr != nil {
+		return nil, err
+	}
+	tunnel.port = port.Number
+	if err := tunnel.openTunnel(ctx, port); err != nil {
+		tunnel.reset()
+		return nil, err
+	}
+	return tunnel, nil
+}
+
+func (p *Pool) connect(ctx context.Context, port Port) (*Conn, error) {
+	dialer := net.Dialer{Timeout: dialTime, KeepAliveConfig: KeepAlive}
+	address := p.address
+	if p.network == "tcp" {
+		address = net.JoinHostPort(p.address, portText(port.Number))
+	}
+	raw, err := dialer.DialContext(ctx, p.network, address)
+	if err != nil {
+		return nil, err
+	}
+	return newConn(p, port.Number, raw), nil
+}
+
+// keep takes a connection back whose answer was whole.
+func (p *Pool) keep(conn *Conn) {
+	p.mu.Lock()
+	kept := p.idle[conn.port]
+	isKept := !p.retired && len(kept) < maxIdle && p.limit.idle.Load() < p.limit.mostIdle
+	if isKept {
+		p.limit.idle.Add(1)
+		conn.idleSince = time.Now()
+		p.idle[conn.port] = append(kept, conn)
+		if p.sweep == nil {
+			p.sweep = time.AfterFunc(sweepEvery, p.dropDead)
+		}
+	}
+	p.mu.Unlock()
+	if !isKept {
+		conn.Close()
+	}
+}
+
+// dropDead closes idle connections that their service has closed, or nobody has wanted for long.
+func (p *Pool) dropDead() {
+	p.mu.Lock()
+	var dead []*Conn
+	isEmpty := true
+	for port, kept := range p.idle {
+		alive := kept[:0:0]
+		for _, conn := range kept {
+			if time.Since(conn.idleSince) < idleLife && conn.isQuiet() {
+				alive = append(alive, conn)
+			} else {
+				dead = append(dead, conn)
+			}
+		}
+		if len(alive) == 0 {
+			delete(p.idle, port)
+			continue
+		}
+		p.idle[port] = alive
+		isEmpty = false
+	}
+	if isEmpty || p.retired {
+		p.sweep = nil
+	} else {
+		p.sweep.Reset(sweepEvery)
+	}
+	p.mu.Unlock()
+	p.end(dead)
+}
+
+// dropIdle closes those that nobody uses.
+func (p *Pool) dropIdle() {
+	p.mu.Lock()
+	var dropped []*Conn
+	for _, kept := range p.idle {
+		dropped = append(dropped, kept...)
+	}
+	clear(p.idle)
+	p.mu.Unlock()
+	p.end(dropped)
+}
+
+// end closes connections that were idle.
+func (p *Pool) end(dropped []*Conn) {
+	p.limit.idle.Add(-int64(len(dropped)))
+	for _, conn := range dropped {
+		conn.Close()
+	}
+}
+
+// forget is told once of every connection that has ended.
+func (p *Pool) forget(conn *Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, conn)
+	p.uncount(conn.port)
+}
+
+// uncount is the end of what begin has begun. Precondition: the pool is locked.
+func (p *Pool) uncount(port int) {
+	p.count--
+	if p.counts[port]--; p.counts[port] == 0 {
+		delete(p.counts, port)
+	}
+	p.limit.give()
+}

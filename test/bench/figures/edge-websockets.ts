@@ -1,0 +1,80 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fromSetUp } from "../../e2e/start.ts";
+import type { Figure } from "../figure.ts";
+import { type Front, Proxies } from "../proxies.ts";
+
+const COUNT = 1000;
+const BATCHES = 3;
+/** For what was used while they were opened to be given back. */
+const SETTLE_MS = 3000;
+/** Of the kernel's three sockets for each, two are the edge's; the third is the client's. */
+const OF_THE_EDGE = 2 / 3;
+
+export const websockets: Figure = {
+  name: "websockets",
+  title: `memory of the edge and its kernel for each of ${COUNT} idle WebSockets`,
+  unit: "KiB",
+  bar: { kind: "absolute", most: 30 },
+
+  async run(context) {
+    await using proxies = await Proxies.open(context);
+    const edge = await grown(proxies.edge, BATCHES);
+    const nginx = await grown(proxies.nginx, 1);
+    const text = ({ rssKib, kernelKib }: Growth): string =>
+      `${rssKib.toFixed(1)} KiB of the process, ${kernelKib.toFixed(1)} KiB of the kernel`;
+    return {
+      samples: edge.map(({ rssKib, kernelKib }) => rssKib + kernelKib),
+      count: COUNT,
+      notes: [
+        ...edge.map((growth) => `edge, ${COUNT} more: ${text(growth)}`),
+        ...nginx.map((growth) => `nginx: ${text(growth)}`),
+      ],
+    };
+  },
+};
+
+interface Growth {
+  readonly rssKib: number;
+  readonly kernelKib: number;
+}
+
+/** What each of another batch costs, while those before are held: what was given back once would cost nothing again. */
+async function grown(front: Front, batches: number): Promise<Growth[]> {
+  const clients: ChildProcess[] = [];
+  const growths: Growth[] = [];
+  try {
+    for (let at = 0; at < batches; at += 1) {
+      const before = { rss: rssKib(front.pid), slab: slabKib() };
+      const argv = ["idle", front.url, String(COUNT), ...front.headers];
+      const client = spawn(fromSetUp("AENV_BENCH_PROBE"), argv, { stdio: ["pipe", "pipe", "inherit"] });
+      clients.push(client);
+      await once(client.stdout, "data");
+      await sleep(SETTLE_MS);
+      growths.push({
+        rssKib: (rssKib(front.pid) - before.rss) / COUNT,
+        kernelKib: ((slabKib() - before.slab) * OF_THE_EDGE) / COUNT,
+      });
+    }
+    return growths;
+  } finally {
+    for (const client of clients) {
+      client.stdin?.end();
+      if (client.exitCode === null) await once(client, "exit");
+    }
+  }
+}
+
+function rssKib(pid: number): number {
+  return kib(readFileSync(`/proc/${pid}/status`, "utf8"), "VmRSS");
+}
+
+function slabKib(): number {
+  return kib(readFileSync("/proc/meminfo", "utf8"), "Slab");
+}
+
+function kib(text: string, field: string): number {
+  return Number(new RegExp(`^${field}:\\s+(\\d+) kB`, "m").exec(text)?.[1]);
+}
