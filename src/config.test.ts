@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { AenvError } from "#domain";
-import { loadConfig, splitListen } from "./config.ts";
+import { loadConfig, splitListen, tlsListenOf } from "./config.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "aenv-config-"));
 after(() => rmSync(folder, { recursive: true, force: true }));
@@ -80,5 +80,22 @@ describe("configuration", () => {
   it("splits addresses of both families", () => {
     assert.deepEqual(splitListen("127.0.0.1:80"), { host: "127.0.0.1", port: 80 });
     assert.deepEqual(splitListen("[::1]:8000"), { host: "::1", port: 8000 });
+  });
+});
+
+describe("where TLS is spoken", () => {
+  const tlsOf = (...flags: string[]): string | undefined => tlsListenOf(loadConfig(flags, {}, {}).config);
+
+  it("follows the port of HTTP unless it is said", () => {
+    assert.equal(tlsOf(), "127.0.0.1:8443");
+    assert.equal(tlsOf("--listen", "[::1]:9000"), "[::1]:9443");
+    assert.equal(tlsOf("--tls-listen", "0.0.0.0:443"), "0.0.0.0:443");
+    assert.equal(tlsOf("--tls-listen", "none"), undefined);
+    assert.equal(tlsOf("--listen", "127.0.0.1:65500"), undefined);
+  });
+  it("wants certificate and key together, and a domain that a wildcard can be made for", () => {
+    assert.throws(() => tlsOf("--tls-cert-path", "/c.pem"), /tlsCertPath and tlsKeyPath belong together/);
+    for (const domain of ["localhost", "Upper.case", "a.b:443", "*.a.b", "a..b"])
+      assert.throws(() => tlsOf("--domain", domain), /domain \(/, domain);
   });
 });

@@ -5,6 +5,12 @@ import { parseArgs } from "node:util";
 import { z } from "zod";
 import { AenvError } from "#domain";
 
+const LISTEN = /^(\[[0-9a-fA-F:]+\]|[^:]+):\d{1,5}$/;
+/** Clients refuse a wildcard of a single label. */
+const DOMAIN = /^(?=.{1,190}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$/;
+/** Of `tlsListen` when it is not set, above the port of `listen`: 8443 for 8000. */
+const TLS_PORT_ABOVE = 443;
+
 /**
  * The server's one configuration. Order of precedence: default, file (`--config`, else `config.json` in the data folder),
  * `AENV_*`, flag. Every field has a name, a
@@ -14,11 +20,17 @@ const schema = z.strictObject({
   /** Everything the server keeps. */
   dataDir: z.string().startsWith("/").default("/var/lib/aenv"),
   /** Address and port of the edge, which serves API and sandbox traffic alike. */
-  listen: z
-    .string()
-    .regex(/^(\[[0-9a-fA-F:]+\]|[^:]+):\d{1,5}$/, "must have the form address:port")
-    .default("127.0.0.1:8000"),
-  /** Folder with `keeper`, `blobd`, `envd` and `kvmprobe`. */
+  listen: z.string().regex(LISTEN, "must have the form address:port").default("127.0.0.1:8000"),
+  /** The same with TLS. By default the address of `listen` and its port + 443; `none`: no TLS. */
+  tlsListen: z
+    .union([z.literal("none"), z.string().regex(LISTEN, "must have the form address:port, or be none")])
+    .nullable()
+    .default(null),
+  /** Certificate (chain) and key of your own, in PEM; read again when they change. Without them a local authority in the data
+   *  folder signs. */
+  tlsCertPath: z.string().startsWith("/").nullable().default(null),
+  tlsKeyPath: z.string().startsWith("/").nullable().default(null),
+  /** Folder with `keeper`, `blobd`, `edge`, `envd` and `kvmprobe`. */
   binDir: z.string().startsWith("/").default("/usr/local/lib/aenv"),
   /** The gVisor runtime. */
   runscPath: z.string().startsWith("/").default("/usr/local/lib/aenv/runsc"),
@@ -41,8 +53,11 @@ const schema = z.strictObject({
   /** Build of this server, shown by `GET /version`. */
   commit: z.string().default("unknown"),
   logLevel: z.enum(["debug", "info", "warn", "error"]).default("info"),
-  /** Host name below which sandboxes are reachable as PORT-ID.DOMAIN; none by default. */
-  domain: z.string().nullable().default(null),
+  /** Host name below which sandboxes are PORT-ID.DOMAIN, and the API is api.DOMAIN. */
+  domain: z
+    .string()
+    .regex(DOMAIN, "must be a host name of at least two labels, in lower case and without a port")
+    .default("e2b.localhost"),
   /** Network slots kept ready, and how many there may be in all. */
   slotsReady: z.number().int().min(0).max(256).default(4),
   slotsMax: z.number().int().min(1).max(2000).default(1000),
@@ -111,12 +126,18 @@ export function completeConfig(fields: Readonly<Record<string, unknown>>): Confi
   return check(fields, {}, undefined);
 }
 
+const WHOLE_PAIR = "tlsCertPath and tlsKeyPath belong together: set both or none";
+
+function hasWholePair({ tlsCertPath, tlsKeyPath }: Config): boolean {
+  return (tlsCertPath === null) === (tlsKeyPath === null);
+}
+
 function check(
   raw: Readonly<Record<string, unknown>>,
   sources: LoadedConfig["sources"],
   file: string | undefined,
 ): Config {
-  const checked = schema.safeParse(raw);
+  const checked = schema.refine(hasWholePair, { path: ["tlsCertPath"], message: WHOLE_PAIR }).safeParse(raw);
   if (checked.success) return checked.data;
   const problems = checked.error.issues.map((issue) => {
     const name = String(issue.path[0] ?? (issue.code === "unrecognized_keys" ? issue.keys.join(", ") : "?"));
@@ -182,6 +203,7 @@ export function dataPaths(dataDir: string) {
     firecracker: join(dataDir, "firecracker"),
     blobs: join(dataDir, "blobs"),
     log: join(dataDir, "log"),
+    tlsAuthority: join(dataDir, "tls", "ca.pem"),
     run,
     keeperConfig: join(dataDir, "keeper.json"),
     keeperPid: join(run, "keeper.pid"),
@@ -190,6 +212,20 @@ export function dataPaths(dataDir: string) {
     blobdSocket: join(run, "blobd.sock"),
     aenvdSocket: join(run, "aenvd.sock"),
   } as const;
+}
+
+/** Where the edge speaks TLS; undefined: nowhere. */
+export function tlsListenOf({ listen, tlsListen }: Pick<Config, "listen" | "tlsListen">): string | undefined {
+  if (tlsListen !== null) return tlsListen === "none" ? undefined : tlsListen;
+  const { port } = splitListen(listen);
+  const tlsPort = port + TLS_PORT_ABOVE;
+  return tlsPort > 65_535 ? undefined : `${listen.slice(0, listen.lastIndexOf(":"))}:${tlsPort}`;
+}
+
+/** Every port of the edge. */
+export function edgePorts(config: Pick<Config, "listen" | "tlsListen">): number[] {
+  const tlsListen = tlsListenOf(config);
+  return [config.listen, ...(tlsListen === undefined ? [] : [tlsListen])].map((listen) => splitListen(listen).port);
 }
 
 export function splitListen(listen: string): { readonly host: string; readonly port: number } {

@@ -41,10 +41,10 @@ test("the document lists every route and is OpenAPI 3.1", async () => {
 });
 
 test("routes of E2B that are not served say so, and are not taken for a sandbox that is missing", async () => {
-  for (const [method, path] of UNSERVED) {
+  for (const [method, path, , wanted] of UNSERVED) {
     const { status, body } = await api.call(method, path.replaceAll(/:\w+/g, "x"));
-    assert.deepEqual([status, body.code], [501, 501], `${method} ${path}`);
-    assert.match(body.message, /not served/);
+    assert.deepEqual([status, body.code], [wanted, wanted], `${method} ${path}`);
+    assert.match(body.message, wanted === 403 ? /not enabled/ : /not served/);
   }
 });
 
@@ -70,6 +70,24 @@ test("health, version and metrics", async () => {
     assert.equal(await metrics({ ...NO_KEY, "x-aenv-peer": peer }), status, peer);
   }
   assert.equal(await metrics({}), 200);
+});
+
+test("metrics need the key when a proxy on the same host passes the question on", async () => {
+  for (const [name, value] of [
+    ["X-Forwarded-For", "203.0.113.7"],
+    ["X-Forwarded-For", "127.0.0.1"],
+    ["X-Forwarded-For", ""],
+    ["X-Forwarded-Proto", "https"],
+    ["x-forwarded-host", "api.e2b.test"],
+    ["Forwarded", "for=203.0.113.7"],
+    ["X-Real-IP", "203.0.113.7"],
+    ["Via", "1.1 proxy"],
+  ] as const) {
+    const headers = { "x-aenv-peer": "127.0.0.1", [name]: value };
+    const refused = await api.call("GET", "/metrics", undefined, { ...NO_KEY, ...headers });
+    assert.deepEqual([refused.status, refused.body.code], [401, 401], name);
+    assert.equal((await api.call("GET", "/metrics", undefined, headers)).status, 200, name);
+  }
 });
 
 test("a bearer token is taken for the teams and for nothing else", async () => {

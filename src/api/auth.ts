@@ -10,6 +10,11 @@ const PUBLIC = new Set(["/health", "/version", "/openapi.json"]);
 
 /** The address of the client, set by the edge on every request (it overwrites what a client sends). */
 export const PEER_HEADER = "x-aenv-peer";
+/** How it came, `http` or `https`; the edge's word as well. */
+export const SCHEME_HEADER = "x-aenv-scheme";
+
+/** What proxies add, by RFC 7239, RFC 9110 7.6.3 and custom. */
+const PROXY_HEADER = /^(?:forwarded|x-forwarded-.+|x-real-ip|via)$/;
 
 /** Compares digests, so that neither content nor length of a key shows in the time it takes. */
 export function createApiKeys(keys: readonly string[]): ApiKeys {
@@ -35,7 +40,7 @@ export function requireKey(deps: ApiDeps): MiddlewareHandler<ApiEnv> {
 
 function mayPass(route: string, c: Context<ApiEnv>, { apiKeys }: ApiDeps): boolean {
   if (PUBLIC.has(route)) return true;
-  if (route === "/metrics" && isLoopback(c.req.header(PEER_HEADER))) return true;
+  if (route === "/metrics" && isFromHere(c)) return true;
   const key = c.req.header("x-api-key") ?? (route === "/teams" ? bearer(c) : undefined);
   return key !== undefined && apiKeys.verify(key);
 }
@@ -50,6 +55,12 @@ function refusal(c: Context<ApiEnv>, { apiKeyPath }: ApiDeps): AenvError {
 /** The token of an `Authorization: Bearer` header. */
 export function bearer(c: Context): string | undefined {
   return /^bearer +(\S+)$/i.exec(c.req.header("authorization") ?? "")?.[1];
+}
+
+/** Sent by a program of this host for itself. What comes through a proxy on it says so in one of these headers. */
+function isFromHere(c: Context): boolean {
+  const isPassedOn = [...c.req.raw.headers.keys()].some((name) => PROXY_HEADER.test(name));
+  return !isPassedOn && isLoopback(c.req.header(PEER_HEADER));
 }
 
 /** An absent or unreadable address is a remote one. */

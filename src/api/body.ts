@@ -5,6 +5,8 @@ import type { ApiEnv } from "./deps.ts";
 
 export const BODY_BYTES_MAX = 1024 * 1024;
 
+const OF_THE_OLD_BODY = ["content-length", "transfer-encoding", "content-encoding"];
+
 /**
  * For routes with a JSON body: reads it, whatever its type is said to be, no further than the limit; an empty one is
  * `{}`. The route's schema then sees a JSON body always.
@@ -18,7 +20,10 @@ export const jsonBody: MiddlewareHandler<ApiEnv> = async (c, next) => {
   } catch (error) {
     throw new AenvError("invalid", `the body is not valid JSON: ${(error as Error).message}`, { field: "body" });
   }
-  c.req.raw = new Request(url, { method, body, headers: { "content-type": "application/json" } });
+  const headers = new Headers(c.req.raw.headers);
+  for (const name of OF_THE_OLD_BODY) headers.delete(name);
+  headers.set("content-type", "application/json");
+  c.req.raw = new Request(url, { method, body, headers });
   await next();
 };
 

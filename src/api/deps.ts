@@ -12,8 +12,8 @@ export interface ApiDeps {
   /** Where the operator's key lies; a 401 says so. */
   readonly apiKeyPath: string;
   readonly version: VersionInfo;
-  /** Sandboxes are reached at `<port>-<id>.<domain>`; null: clients use their own setting. */
-  readonly domain: string | null;
+  /** Sandboxes are reached at `<port>-<id>.<domain>`, this API at `api.<domain>`. */
+  readonly domain: string;
   readonly maxTimeoutMs: number;
   /** Largest machine a template may ask for. */
   readonly maxResources: { readonly vcpus: number; readonly memoryBytes: number; readonly diskBytes: number };

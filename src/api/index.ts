@@ -11,10 +11,11 @@ import { nameRoutes } from "./routes/names.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { systemRoutes } from "./routes/system.ts";
 import { teamRoutes } from "./routes/teams.ts";
+import { telemetryRoutes } from "./routes/telemetry.ts";
 import { templateRoutes } from "./routes/templates.ts";
 import { unservedRoutes } from "./routes/unserved.ts";
 
-export { createApiKeys, PEER_HEADER } from "./auth.ts";
+export { createApiKeys } from "./auth.ts";
 export type { Api, ApiDeps, ApiKeys, VersionInfo } from "./deps.ts";
 
 /** The E2B face of a cluster: `api.fetch` answers requests. Holds nothing that must be closed. */
@@ -30,6 +31,8 @@ export function createApi(deps: ApiDeps): Api {
   unservedRoutes(app);
   systemRoutes(app, deps);
   teamRoutes(app);
+  // Before the others: `metrics` would be taken for a sandbox's id.
+  telemetryRoutes(app, deps);
   sandboxRoutes(app, deps);
   lifecycleRoutes(app, deps);
   nameRoutes(app, deps);

@@ -88,8 +88,8 @@ for (const [fields, message] of [
   [{ fromImage: "sha256:12" }, /^fromImage/],
   [{ fromImage: "x", steps: [{ type: "RUN", args: ["true"] }] }, /^steps is not supported yet$/],
   [{ fromTemplate: "base" }, /^fromTemplate is not supported yet$/],
-  [{ fromImage: "x", startCmd: "true" }, /^startCmd is not supported yet$/],
-  [{ fromImage: "x", readyCmd: "true" }, /^readyCmd is not supported yet$/],
+  [{ fromImage: "x", startCmd: "a\0b" }, /^startCmd contains a NUL$/],
+  [{ fromImage: "x", readyCmd: 1 }, /readyCmd/],
   [{ fromImage: "x", fromImageRegistry: { type: "aws" } }, /^fromImageRegistry\.type 'aws' is not supported yet/],
   [{ fromImage: "x", fromImageRegistry: { type: "registry", username: "u" } }, /^fromImageRegistry needs/],
 ] as const) {
@@ -204,6 +204,19 @@ test("a template deleted while it is built takes its builds along", async () => 
   assert.equal((await api.call("GET", "/templates")).body.length, 0);
   const again = await api.call("POST", "/v3/templates", { name: "one" });
   assert.notEqual(again.body.templateID, body.templateID);
+});
+
+test("start and ready commands go to the node; empty ones are none", async () => {
+  for (const commands of [
+    { startCmd: " serve ", readyCmd: "check" },
+    { startCmd: "", readyCmd: null },
+  ]) {
+    const { body } = await api.call("POST", "/v3/templates", { name: "started" });
+    const path = `/templates/started/builds/${body.buildID}`;
+    await api.call("POST", `/v2${path}`, { fromImage: "debian:12", steps: [], force: false, ...commands });
+    while ((await api.call("GET", `${path}/status`)).body.status === "building") await new Promise(setImmediate);
+  }
+  assert.deepEqual(api.node.commands, [{ startCmd: "serve", readyCmd: "check" }, {}]);
 });
 
 test("tags: assigned as asked, listed, removed by a DELETE with a body", async () => {

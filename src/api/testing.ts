@@ -30,7 +30,7 @@ export class TestApi {
       apiKeys: createApiKeys([KEY]),
       apiKeyPath: "/data/api-key",
       version: { version: "1.2.3", commit: "abc", dataFormat: 1 },
-      domain: null,
+      domain: "e2b.test",
       maxTimeoutMs: 24 * 3_600_000,
       maxResources: { vcpus: 32, memoryBytes: 64 * GIB, diskBytes: 100 * GIB },
       metrics: () => "aenv_up 1\n",

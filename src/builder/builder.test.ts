@@ -1,23 +1,41 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { MemoryCatalog, Templates } from "#catalog";
-import { AenvError, DEFAULT_RESOURCES, type ImageSource } from "#domain";
+import { MemoryCatalog, type RecordKind, Templates, type WriteOptions } from "#catalog";
+import { AenvError, type BuildLogEntry, DEFAULT_RESOURCES, type ImageSource } from "#domain";
 import { silentLogger } from "#lib/log";
 // The fake node is the cluster's, which the builder otherwise does not know.
 import { FakeNode } from "../cluster/testing.ts";
-import type { BuildTicket } from "./builder.ts";
+import type { BuildPlan, BuildTicket } from "./builder.ts";
 import { ImageBuilder } from "./image-builder.ts";
 
 const SOURCE: ImageSource = { kind: "registry", reference: "debian:12" };
+
+/** A catalog that has no room for logs that hold some words. */
+class FullCatalog extends MemoryCatalog {
+  /** Writes of logs that fail when their last entry says this. */
+  unwritable: RegExp | undefined;
+
+  override async put<T>(
+    kind: RecordKind<T>,
+    key: string,
+    value: T,
+    options?: WriteOptions,
+  ): Promise<number | undefined> {
+    const last = kind.name === "build-log" ? (value as BuildLogEntry[]).at(-1)?.message : undefined;
+    if (last !== undefined && this.unwritable?.test(last)) throw new Error(`no space left for '${last}'`);
+    return await super.put(kind, key, value, options);
+  }
+}
+
 let node: FakeNode;
-let catalog: MemoryCatalog;
+let catalog: FullCatalog;
 let templates: Templates;
 let builder: ImageBuilder;
 let published: number;
 
 beforeEach(() => {
   node = new FakeNode();
-  catalog = new MemoryCatalog();
+  catalog = new FullCatalog();
   published = 0;
   restart();
 });
@@ -31,7 +49,8 @@ function restart(): void {
 }
 
 const request = (name: string, ...tags: string[]) => builder.request({ name, tags, resources: DEFAULT_RESOURCES });
-const start = ({ build }: BuildTicket, source = SOURCE) => builder.start(build.templateId, build.id, source);
+const PLAN: BuildPlan = { source: SOURCE, commands: {} };
+const start = ({ build }: BuildTicket, plan = PLAN) => builder.start(build.templateId, build.id, plan);
 const view = ({ build }: BuildTicket) => builder.view(build.templateId, build.id);
 
 async function ended(ticket: BuildTicket): Promise<Awaited<ReturnType<typeof view>>> {
@@ -78,6 +97,75 @@ test("a build goes from waiting over building to ready and is published under it
   assert.equal(published, 1);
 });
 
+test("what is started is asked of the node and logged in E2B's words; output has a limit, what comes after it has not", async () => {
+  const commands = { startCmd: "serve", readyCmd: "check" };
+  const output = (line: string) => ({ kind: "output", stream: "stdout", line }) as const;
+  node.startEvents = [
+    { kind: "starting" },
+    { kind: "waiting", readyCmd: "check" },
+    ...Array.from({ length: 1000 }, (_, at) => output(`line ${at}`)),
+    { kind: "ready" },
+  ];
+  const ticket = await request("started");
+  const gate = node.holdNext("makeSnapshot");
+  await start(ticket, { source: SOURCE, commands });
+  await gate.entered;
+  gate.open();
+  const { build, log } = await ended(ticket);
+  assert.equal(build.status, "ready");
+  assert.deepEqual(node.commands, [commands]);
+  const messages = log.map(({ message }) => message);
+  assert.equal(messages.filter((message) => message.startsWith("[start] [stdout]: line ")).length, 300);
+  const rest = messages.filter((message) => !message.startsWith("[start] [stdout]"));
+  assert.deepEqual(rest.slice(3), [
+    "Running start command",
+    "Waiting for template to be ready: check",
+    "[start] more output is not shown",
+    "Template is ready",
+    "Build finished, tagged default",
+  ]);
+});
+
+test("a log that cannot be written while a template starts fails the build when the start is over, and leaves nothing", async () => {
+  node.startEvents = [{ kind: "starting" }, { kind: "waiting", readyCmd: "check" }, { kind: "ready" }];
+  catalog.unwritable = /^Running start/;
+  const ticket = await request("started");
+  const gate = node.holdNext("makeSnapshot");
+  await start(ticket);
+  await gate.entered;
+  // Long enough for a rejection that nobody has taken to end the process.
+  for (let turn = 0; turn < 10; turn += 1) await new Promise(setImmediate);
+  assert.equal((await view(ticket)).build.status, "building");
+  gate.open();
+  const { build } = await ended(ticket);
+  assert.deepEqual(build.reason, {
+    message: "no space left for 'Running start command'",
+    kind: "internal",
+    step: "finalize",
+  });
+  await builder.close();
+  assert.equal(node.snapshots.size, 0);
+  assert.equal(node.held.size, 0);
+});
+
+test("a log that cannot be written does not hide why a start failed, nor what became of a build", async () => {
+  node.startEvents = [{ kind: "starting" }];
+  catalog.unwritable = /^Running start|^start command failed/;
+  node.failNext("makeSnapshot", new AenvError("invalid", "start command failed: exit status 3"));
+  const failed = await request("failed");
+  await start(failed);
+  const { build } = await ended(failed);
+  assert.deepEqual(build.reason, { message: "start command failed: exit status 3", kind: "invalid", step: "finalize" });
+
+  catalog.unwritable = /^Build finished/;
+  const done = await request("done");
+  await start(done);
+  assert.equal((await ended(done)).build.status, "ready");
+  await builder.close();
+  assert.equal(node.snapshots.size, 1);
+  assert.equal(node.held.size, 0);
+});
+
 test("a failed build says why and where, keeps the old one, and holds nothing", async () => {
   const first = await request("base");
   await start(first);
@@ -109,7 +197,7 @@ test("only a waiting build starts, and only one that is there", async () => {
   gate.open();
   await ended(ticket);
   await assert.rejects(start(ticket), { kind: "invalid" });
-  await assert.rejects(builder.start(ticket.template.id, "nope", SOURCE), { kind: "invalid", field: "buildID" });
+  await assert.rejects(builder.start(ticket.template.id, "nope", PLAN), { kind: "invalid", field: "buildID" });
   await assert.rejects(builder.view("nope", ticket.build.id), { kind: "not-found" });
 });
 

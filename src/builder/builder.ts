@@ -1,4 +1,4 @@
-import type { Build, BuildLogEntry, ImageSource, Resources, Template } from "#domain";
+import type { Build, BuildLogEntry, ImageSource, Resources, StartCommands, Template } from "#domain";
 
 /** What a new build is asked for. */
 export interface BuildRequest {
@@ -7,6 +7,12 @@ export interface BuildRequest {
   /** More tags, beside the one in the name. */
   readonly tags: readonly string[];
   readonly resources: Resources;
+}
+
+/** What a build is made of. */
+export interface BuildPlan {
+  readonly source: ImageSource;
+  readonly commands: StartCommands;
 }
 
 export interface BuildTicket {
@@ -24,6 +30,7 @@ export interface BuildProgress {
     | "resolving"
     | "downloading"
     | "converting"
+    | "starting"
     | "snapshotting"
     | "publishing"
     | "done"
@@ -41,7 +48,7 @@ export interface BuildView {
 }
 
 /**
- * Makes templates from images: pull, boot once, capture, publish under a name and tags. A build waits for `start`, then
+ * Makes templates from images: pull, boot once, run the start command, capture, publish under a name and tags. A build waits for `start`, then
  * runs in the background, owned by the builder. Its record, and so its outcome, outlives the process; progress does not.
  */
 export interface Builder {
@@ -49,7 +56,7 @@ export interface Builder {
   request(request: BuildRequest): Promise<BuildTicket>;
   /** Starts a waiting build; it is `building` when this returns. Errors: not-found (template), invalid (no such build, or
    *  it does not wait), exhausted (too many under way). */
-  start(templateId: string, buildId: string, source: ImageSource): Promise<void>;
+  start(templateId: string, buildId: string, plan: BuildPlan): Promise<void>;
   /** Errors: not-found (template), invalid (no such build). */
   view(templateId: string, buildId: string): Promise<BuildView>;
   /** Stops the builds of a template that is gone and waits for the end of those that run. */

@@ -1,8 +1,8 @@
 import { type BuildRecord, buildTags, parseReference, parseTag, type Templates, templateNotFound } from "#catalog";
-import { AenvError, type Build, type ImageSource, type Node, newBuildId } from "#domain";
+import { AenvError, type Build, type Node, newBuildId } from "#domain";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
-import type { Builder, BuildProgress, BuildRequest, BuildTicket, BuildView } from "./builder.ts";
+import type { Builder, BuildPlan, BuildProgress, BuildRequest, BuildTicket, BuildView } from "./builder.ts";
 import { BuildLog } from "./log.ts";
 import { type BuildRun, type RunDeps, runBuild } from "./run-build.ts";
 
@@ -28,7 +28,7 @@ export interface ImageBuilderDeps {
   readonly onPublished: () => Promise<void>;
 }
 
-/** The builder of templates that are an image and nothing more. */
+/** The builder of templates that are an image and what is started in it. */
 export class ImageBuilder implements Builder {
   readonly #deps: ImageBuilderDeps;
   readonly #active = new Map<string, ActiveBuild>();
@@ -58,7 +58,7 @@ export class ImageBuilder implements Builder {
     return { template, build, tags };
   }
 
-  async start(templateId: string, buildId: string, source: ImageSource): Promise<void> {
+  async start(templateId: string, buildId: string, plan: BuildPlan): Promise<void> {
     const build = await this.#find(templateId, buildId);
     if (this.#closed) throw new AenvError("unavailable", "the server is stopping");
     if (this.#active.size >= ACTIVE_MAX) {
@@ -69,7 +69,7 @@ export class ImageBuilder implements Builder {
       return { ...current, status: "building" };
     });
     if (started === undefined) throw templateNotFound(templateId);
-    this.#launch(started, source);
+    this.#launch(started, plan);
   }
 
   async view(templateId: string, buildId: string): Promise<BuildView> {
@@ -111,11 +111,11 @@ export class ImageBuilder implements Builder {
     await Promise.all(builds.map(({ finished }) => finished));
   }
 
-  #launch(build: BuildRecord, source: ImageSource): void {
+  #launch(build: BuildRecord, plan: BuildPlan): void {
     const { node, templates, logger, nowMs } = this.#deps;
     const run: BuildRun = {
       build,
-      source,
+      plan,
       holder: imageHolder(build),
       log: new BuildLog(templates, build, nowMs),
       progress: { phase: "queued", ...NO_BYTES },

@@ -1,13 +1,14 @@
 import type { BuildRecord, Templates } from "#catalog";
-import { AenvError, errorKind, type Image, type ImageSource, MIB, type Node, type Snapshot } from "#domain";
+import { AenvError, type BuildLogEntry, errorKind, type Image, MIB, type Node, type Snapshot } from "#domain";
 import type { Logger } from "#lib/log";
-import type { BuildProgress } from "./builder.ts";
+import type { BuildPlan, BuildProgress } from "./builder.ts";
 import type { BuildLog } from "./log.ts";
+import { StartLog } from "./start-log.ts";
 
 /** One build under way. */
 export interface BuildRun {
   readonly build: BuildRecord;
-  readonly source: ImageSource;
+  readonly plan: BuildPlan;
   /** Who holds the image until the snapshot does. */
   readonly holder: string;
   readonly log: BuildLog;
@@ -36,7 +37,9 @@ export async function runBuild(deps: RunDeps, run: BuildRun, signal: AbortSignal
     signal.throwIfAborted();
     const image = await pull(deps, run, signal);
     step = "finalize";
-    snapshot = await capture(deps, run, image, signal);
+    const startLog = new StartLog(run.log);
+    snapshot = await capture(deps, run, image, startLog, signal);
+    startLog.throwIfFailed();
     published = await publish(deps, run, snapshot);
   } catch (error) {
     return await fail(deps, run, step, snapshot, error);
@@ -45,13 +48,14 @@ export async function runBuild(deps: RunDeps, run: BuildRun, signal: AbortSignal
   }
   // From here on sandboxes start from it: what fails now no longer takes the snapshot away.
   if (published === undefined) return "gone";
-  await run.log.add("info", `Build finished, tagged ${published.tags.join(", ")}`, "finalize");
+  await addLastWord(deps, run, "info", `Build finished, tagged ${published.tags.join(", ")}`, "finalize");
   await deps.templates.updateBuild(published, (build) => ({ ...build, status: "ready", finishedAtMs: deps.nowMs() }));
   return "ready";
 }
 
 async function pull(deps: RunDeps, run: BuildRun, signal: AbortSignal): Promise<Image> {
-  const { source, log } = run;
+  const { log } = run;
+  const { source } = run.plan;
   run.progress = { ...run.progress, phase: "resolving" };
   await log.add("info", `FROM ${source.kind === "registry" ? source.reference : source.digest}`, "base");
   const image = await deps.node.pullImage(
@@ -67,22 +71,39 @@ async function pull(deps: RunDeps, run: BuildRun, signal: AbortSignal): Promise<
   return image;
 }
 
-async function capture(deps: RunDeps, run: BuildRun, image: Image, signal: AbortSignal): Promise<Snapshot> {
-  run.progress = { ...run.progress, phase: "snapshotting" };
+async function capture(
+  deps: RunDeps,
+  run: BuildRun,
+  image: Image,
+  startLog: StartLog,
+  signal: AbortSignal,
+): Promise<Snapshot> {
+  const { commands } = run.plan;
+  const starts = commands.startCmd !== undefined || commands.readyCmd !== undefined;
+  run.progress = { ...run.progress, phase: starts ? "starting" : "snapshotting" };
   await run.log.add("info", "Starting the image once and capturing it", "finalize");
   const { env, user, workingDir } = image.config;
   // An image's user may carry a group (`app:staff`); the agent looks users up by name alone.
   const defaultUser = user.split(":")[0] || "root";
-  return deps.node.makeSnapshot(
-    {
-      image,
-      resources: run.build.resources,
-      env,
-      defaultUser,
-      ...(workingDir === "" ? {} : { defaultWorkdir: workingDir }),
-    },
-    signal,
-  );
+  try {
+    return await deps.node.makeSnapshot(
+      {
+        image,
+        resources: run.build.resources,
+        env,
+        defaultUser,
+        ...(workingDir === "" ? {} : { defaultWorkdir: workingDir }),
+        commands,
+      },
+      (event) => {
+        startLog.add(event);
+        if (event.kind === "ready") run.progress = { ...run.progress, phase: "snapshotting" };
+      },
+      signal,
+    );
+  } finally {
+    await startLog.settled();
+  }
 }
 
 /**
@@ -112,7 +133,7 @@ async function fail(
   if (!isOurs) deps.logger.error("build failed", { buildId: run.build.id, templateId: run.build.templateId, error });
   // A removed record is not written again by its log.
   const current = await deps.templates.build(run.build.templateId, run.build.id);
-  if (current !== undefined) await run.log.add("error", message, step);
+  if (current !== undefined) await addLastWord(deps, run, "error", message, step);
   if (snapshot !== undefined) await deps.node.deleteSnapshot(snapshot.id);
   const failed = await deps.templates.updateBuild(run.build, ({ snapshot: _, ...build }) => ({
     ...build,
@@ -121,6 +142,22 @@ async function fail(
     reason: { message, kind: errorKind(error), step },
   }));
   return failed === undefined ? "gone" : "error";
+}
+
+/** What became of a build is in its record, and comes there though its log cannot be written. */
+async function addLastWord(
+  { logger }: RunDeps,
+  { build, log }: BuildRun,
+  level: BuildLogEntry["level"],
+  message: string,
+  step: Step,
+): Promise<void> {
+  try {
+    await log.add(level, message, step);
+  } catch (error) {
+    const fields = { buildId: build.id, templateId: build.templateId };
+    logger.error("the last word of a build's log could not be written", { ...fields, error });
+  }
 }
 
 /** What a user is told: our own sentences with their hint, and the first line of anything else. */

@@ -21,6 +21,7 @@ const REQUEST: CreateRequest = {
   env: { B: "mine" },
   metadata: {},
   network: { internet: true },
+  traffic: { isPublic: true },
   timeoutMs: 15_000,
   onTimeout: "kill",
   autoResume: false,
@@ -35,8 +36,8 @@ async function publish(name: string, ...tags: string[]): Promise<Build> {
     () => {},
     new AbortController().signal,
   );
-  const request = { image, resources: DEFAULT_RESOURCES, env: { A: "a", B: "b" }, defaultUser: "user" };
-  const snapshot = await node.makeSnapshot(request, new AbortController().signal);
+  const request = { image, resources: DEFAULT_RESOURCES, env: { A: "a", B: "b" }, defaultUser: "user", commands: {} };
+  const snapshot = await node.makeSnapshot(request, () => {}, new AbortController().signal);
   node.nowMs += 1;
   const id = newBuildId();
   const build = { id, templateId, status: "ready" as const, resources: DEFAULT_RESOURCES, createdAtMs: node.nowMs };

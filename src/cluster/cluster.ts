@@ -1,4 +1,18 @@
-import type { Build, ForkResult, NetworkPolicy, NodeStats, Sandbox, SandboxId, Template, TimeoutAction } from "#domain";
+import type {
+  Build,
+  ForkResult,
+  LogEntry,
+  LogQuery,
+  Metric,
+  MetricQuery,
+  NetworkPolicy,
+  NodeStats,
+  Sandbox,
+  SandboxId,
+  Template,
+  TimeoutAction,
+  TrafficPolicy,
+} from "#domain";
 
 /** What a user asks for, before a template is looked up. Durations in ms. */
 export interface CreateRequest {
@@ -7,6 +21,7 @@ export interface CreateRequest {
   readonly env: Readonly<Record<string, string>>;
   readonly metadata: Readonly<Record<string, string>>;
   readonly network: NetworkPolicy;
+  readonly traffic: TrafficPolicy;
   readonly timeoutMs: number;
   readonly onTimeout: TimeoutAction;
   readonly autoResume: boolean;
@@ -33,6 +48,10 @@ export interface Cluster {
   setTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
   extendTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
+
+  metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]>;
+  latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>>;
+  logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]>;
 
   /** Newest first. */
   listTemplates(): Promise<TemplateView[]>;

@@ -10,6 +10,10 @@ import {
 import {
   AenvError,
   type ForkResult,
+  type LogEntry,
+  type LogQuery,
+  type Metric,
+  type MetricQuery,
   type Node,
   type NodeStats,
   type Sandbox,
@@ -79,6 +83,16 @@ export class SingleNodeCluster implements Cluster {
   }
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]> {
     return this.#node.fork(id, count, timeoutMs);
+  }
+
+  metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]> {
+    return this.#node.metrics(id, query);
+  }
+  latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>> {
+    return this.#node.latestMetrics(ids);
+  }
+  logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]> {
+    return this.#node.logs(id, query);
   }
 
   async listTemplates(): Promise<TemplateView[]> {

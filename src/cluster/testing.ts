@@ -5,6 +5,10 @@ import {
   type Image,
   type ImageSource,
   type LifecycleRequest,
+  type LogEntry,
+  type LogQuery,
+  type Metric,
+  type MetricQuery,
   type Node,
   type NodeStats,
   newSandboxId,
@@ -16,7 +20,10 @@ import {
   type SandboxState,
   type Snapshot,
   type SnapshotRequest,
+  type StartCommands,
+  type StartEvent,
   sandboxNotFound,
+  tokensFor,
 } from "#domain";
 
 type Method =
@@ -39,6 +46,14 @@ export class FakeNode implements Node {
   /** holder → image digests. */
   readonly held = new Map<string, string[]>();
   readonly pulls: ImageSource[] = [];
+  /** What is kept of sandboxes, of ended ones too; queries are noted and not carried out. */
+  readonly keptMetrics = new Map<SandboxId, Metric[]>();
+  readonly keptLogs = new Map<SandboxId, LogEntry[]>();
+  readonly queries: (MetricQuery | LogQuery)[] = [];
+  /** What the snapshots were asked to start. */
+  readonly commands: StartCommands[] = [];
+  /** What the next snapshots tell of their start. */
+  startEvents: StartEvent[] = [];
   imageConfig: Image["config"] = { env: { PATH: "/bin" }, entrypoint: [], cmd: [], user: "", workingDir: "" };
   #failures: { readonly method: Method; readonly error: Error }[] = [];
   #gates: { readonly method: Method; readonly opened: Promise<void>; readonly entered: () => void }[] = [];
@@ -140,9 +155,15 @@ export class FakeNode implements Node {
     return { digest, sizeBytes: 10, config: this.imageConfig, layers: 2 };
   }
 
-  async makeSnapshot(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot> {
+  async makeSnapshot(
+    request: SnapshotRequest,
+    onStart: (event: StartEvent) => void,
+    signal: AbortSignal,
+  ): Promise<Snapshot> {
+    for (const event of this.startEvents) onStart(event);
     await this.#script("makeSnapshot", signal);
-    const { image, ...rest } = request;
+    const { image, commands, ...rest } = request;
+    this.commands.push(commands);
     const versions = { driver: "fake", driverVersion: "1", arch: "x86_64", formatVersion: 1, envdVersion: "0.5.2" };
     const id = `s${newToken().slice(0, 19)}`;
     const made = { imageDigest: image.digest, agentDigest: "b".repeat(64), initKey: newToken(), sizeBytes: 10 };
@@ -160,16 +181,47 @@ export class FakeNode implements Node {
     this.held.delete(holder);
   }
 
+  async metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]> {
+    return this.#kept(id, this.keptMetrics, query);
+  }
+
+  async latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>> {
+    const newest = (id: SandboxId) => this.keptMetrics.get(id)?.at(-1);
+    return new Map(ids.flatMap((id) => (this.sandboxes.has(id) ? [[id, newest(id)] as const] : []))) as Map<
+      SandboxId,
+      Metric
+    >;
+  }
+
+  async logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]> {
+    return this.#kept(id, this.keptLogs, query).slice(0, query.limit);
+  }
+
   stats(): NodeStats {
     const paused = this.list().filter(({ state }) => state === "paused").length;
     return { running: this.sandboxes.size - paused, paused, slotsFree: 4, slotsTotal: 8 };
   }
 
+  #kept<T>(id: SandboxId, all: ReadonlyMap<SandboxId, T[]>, query: MetricQuery | LogQuery): T[] {
+    this.queries.push(query);
+    const kept = all.get(id);
+    if (kept === undefined && !this.sandboxes.has(id)) throw sandboxNotFound(id);
+    return kept ?? [];
+  }
+
   #add(spec: SandboxSpec, snapshotId: string, envdVersion: string): Sandbox {
     const id = newSandboxId();
     const times = { startedAtMs: this.nowMs, endAtMs: this.nowMs + spec.timeoutMs };
-    const token = spec.secure ? { accessToken: newToken() } : {};
-    const sandbox = { id, generation: 1, state: "running" as const, spec, snapshotId, envdVersion, ...token, ...times };
+    const sandbox = {
+      id,
+      generation: 1,
+      state: "running" as const,
+      spec,
+      snapshotId,
+      envdVersion,
+      ...tokensFor(spec),
+      ...times,
+    };
     this.sandboxes.set(id, sandbox);
     return sandbox;
   }

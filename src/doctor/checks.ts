@@ -176,14 +176,17 @@ function openFiles({ openFilesLimit }: HostFacts): Judgement {
   );
 }
 
-function port({ port }: HostFacts): Judgement {
-  if (!port.taken) return { status: "ok", found: `${port.number} is free` };
-  if (port.byUs) return { status: "ok", found: `${port.number} is served by aenv` };
-  return {
-    status: "warn",
-    found: `${port.number} is taken by another program`,
-    fix: "choose another one: npm run up -- --port N",
-  };
+function port({ ports }: HostFacts): Judgement {
+  const others = ports.filter(({ taken, byUs }) => taken && !byUs);
+  if (others.length > 0) {
+    return {
+      status: "warn",
+      found: others.map(({ number }) => `${number} is taken by another program`).join(", "),
+      fix: "choose another one: npm run up -- --port N (HTTPS takes N + 443, unless the setting tlsListen says otherwise)",
+    };
+  }
+  const said = ports.map(({ number, taken }) => `${number} is ${taken ? "served by aenv" : "free"}`);
+  return { status: "ok", found: said.join(", ") };
 }
 
 function clock({ clockSynchronised, nowMs }: HostFacts): Judgement {

@@ -31,7 +31,7 @@ const good: HostFacts = {
   diskFreeBytes: 100 * GIB,
   memoryAvailableBytes: 8 * GIB,
   openFilesLimit: 1_048_576,
-  port: { number: 8000, taken: false, byUs: false },
+  ports: [{ number: 8000, taken: false, byUs: false }],
   clockSynchronised: true,
   nowMs: Date.UTC(2026, 10, 30),
 };
@@ -138,8 +138,8 @@ test("what only gVisor needs stops no host that runs Firecracker", () => {
 });
 
 test("a port taken by our own edge is fine, by another program not", () => {
-  assert.deepEqual(statuses({ port: { number: 8000, taken: true, byUs: true } }), {});
-  assert.deepEqual(statuses({ port: { number: 8000, taken: true, byUs: false } }), { port: "warn" });
+  assert.deepEqual(statuses({ ports: [{ number: 8000, taken: true, byUs: true }] }), {});
+  assert.deepEqual(statuses({ ports: [{ number: 8000, taken: true, byUs: false }] }), { port: "warn" });
 });
 
 test("the table names the fix, and one failure makes the exit code 1", () => {

@@ -29,9 +29,16 @@ export interface HostFacts {
   readonly diskFreeBytes: number;
   readonly memoryAvailableBytes: number;
   readonly openFilesLimit: number;
-  readonly port: { readonly number: number; readonly taken: boolean; readonly byUs: boolean };
+  /** Of the edge: for HTTP, and for HTTPS where that is wanted. */
+  readonly ports: readonly PortFacts[];
   readonly clockSynchronised: boolean;
   readonly nowMs: number;
+}
+
+export interface PortFacts {
+  readonly number: number;
+  readonly taken: boolean;
+  readonly byUs: boolean;
 }
 
 export interface CgroupFacts {

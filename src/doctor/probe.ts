@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { type ExamineOptions, examineVirtualization } from "#driver";
 import type { CommandRunner } from "#lib/run";
 import { emptyErofsImage } from "./erofs-image.ts";
-import type { Attempt, HostFacts, RunscFacts } from "./facts.ts";
+import type { Attempt, HostFacts, PortFacts, RunscFacts } from "./facts.ts";
 import {
   availableMemoryBytes,
   cgroupFacts,
@@ -18,7 +18,7 @@ import {
 export interface ProbeOptions extends ExamineOptions {
   readonly dataDir: string;
   readonly runscPath: string;
-  readonly port: number;
+  readonly ports: readonly number[];
 }
 
 const COMMAND_TIMEOUT_MS = 10_000;
@@ -26,7 +26,7 @@ const SANDBOX_TIMEOUT_MS = 30_000;
 
 /** Looks at the host and tries what sandboxes need. Leaves nothing behind. Never throws for what the host lacks. */
 export async function probeHost(options: ProbeOptions): Promise<HostFacts> {
-  const { runner, dataDir, runscPath, paths, port } = options;
+  const { runner, dataDir, runscPath, paths, ports } = options;
   const temp = await mkdtemp(join(tmpdir(), "aenv-doctor-"));
   try {
     const tools = new Tools(runner, temp);
@@ -62,17 +62,19 @@ export async function probeHost(options: ProbeOptions): Promise<HostFacts> {
       diskFreeBytes: await diskFreeBytes(dataDir),
       memoryAvailableBytes: availableMemoryBytes(await text("/proc/meminfo")),
       openFilesLimit: openFilesLimit(await text("/proc/self/limits")),
-      port: {
-        number: port,
-        taken: isListening(`${await text("/proc/net/tcp")}${await text("/proc/net/tcp6")}`, port),
-        byUs: await isOurEdge(dataDir),
-      },
+      ports: await portFacts(ports, dataDir),
       clockSynchronised: await isClockSynchronised(),
       nowMs: Date.now(),
     };
   } finally {
     await rm(temp, { recursive: true, force: true });
   }
+}
+
+async function portFacts(ports: readonly number[], dataDir: string): Promise<PortFacts[]> {
+  const sockets = `${await text("/proc/net/tcp")}${await text("/proc/net/tcp6")}`;
+  const byUs = await isOurEdge(dataDir);
+  return ports.map((number) => ({ number, taken: isListening(sockets, number), byUs }));
 }
 
 /** The trials that run commands. */

@@ -7,4 +7,6 @@ export * from "./node.ts";
 export * from "./resources.ts";
 export * from "./route.ts";
 export * from "./sandbox.ts";
+export * from "./telemetry.ts";
 export * from "./template.ts";
+export * from "./tokens.ts";

@@ -1,7 +1,8 @@
 import type { Image, ImageSource, PullProgress } from "./image.ts";
 import type { Resources } from "./resources.ts";
 import type { Sandbox, SandboxId, SandboxSpec } from "./sandbox.ts";
-import type { Snapshot } from "./template.ts";
+import type { LogEntry, LogQuery, Metric, MetricQuery } from "./telemetry.ts";
+import type { Snapshot, StartCommands } from "./template.ts";
 
 /**
  * One host's sandboxes, as the control side sees it: the only place where the two sides meet. The orchestrator is the
@@ -44,12 +45,22 @@ export interface Node {
     onProgress: (progress: PullProgress) => void,
     signal: AbortSignal,
   ): Promise<Image>;
-  /** Boots the image once, waits for its agent, and captures it. */
-  makeSnapshot(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot>;
+  /** Boots the image once, waits for its agent, brings up what the commands of the request start, and captures all of it.
+   *  Errors: invalid (a command that cannot be run, or ends badly), deadline (never ready). */
+  makeSnapshot(request: SnapshotRequest, onStart: (event: StartEvent) => void, signal: AbortSignal): Promise<Snapshot>;
   /** Removes a snapshot's files and its hold on the image. Repeatable. */
   deleteSnapshot(snapshotId: string): Promise<void>;
   /** Ends what `pullImage` holds for `holder`. Repeatable. */
   releaseImages(holder: string): Promise<void>;
+
+  /** Readings of a sandbox, oldest first; thinned where the time asked for is long. Also of one that is paused, or has ended
+   *  not too long ago. Errors: not-found. */
+  metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]>;
+  /** The newest reading of each of these that runs and has one. */
+  latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>>;
+  /** What happened in a sandbox, up to now where it runs. Also of one that is paused, or has ended not too long ago.
+   *  Errors: not-found. */
+  logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]>;
 
   stats(): NodeStats;
 }
@@ -62,7 +73,15 @@ export interface SnapshotRequest {
   readonly env: Readonly<Record<string, string>>;
   readonly defaultUser: string;
   readonly defaultWorkdir?: string;
+  readonly commands: StartCommands;
 }
+
+/** What happens while the commands of a template run, in this order; output at any time after `starting`. */
+export type StartEvent =
+  | { readonly kind: "starting" }
+  | { readonly kind: "output"; readonly stream: "stdout" | "stderr"; readonly line: string }
+  | { readonly kind: "waiting"; readonly readyCmd: string }
+  | { readonly kind: "ready" };
 
 export interface NodeStats {
   readonly running: number;

@@ -10,6 +10,12 @@ export interface Route {
   readonly autoResume: boolean;
   /** A paused, secured sandbox is woken through its agent's port only by who shows this. */
   readonly accessToken?: string;
+  /** Ports but the agent's are open only to who shows this. */
+  readonly trafficToken?: string;
+  /** What services are told in the place of the Host that was asked; `${PORT}` stands for the port. */
+  readonly maskHost?: string;
+  /** Opens the agent's way to services that listen on the sandbox's loopback only. Present while it runs. */
+  readonly agentKey?: string;
 }
 
 /** One change of the route table. */

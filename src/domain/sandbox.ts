@@ -22,6 +22,14 @@ export interface NetworkPolicy {
   readonly internet: boolean;
 }
 
+/** Who reaches a sandbox's ports, and what its services are told. The agent's port has rules of its own. */
+export interface TrafficPolicy {
+  /** false: only who shows the sandbox's traffic token. */
+  readonly isPublic: boolean;
+  /** In the place of the Host that was asked; `${PORT}` stands for the port. Absent: as it was asked. */
+  readonly maskHost?: string;
+}
+
 /** What a user asks for. Durations in ms, sizes in bytes; fixed for the life of the sandbox except `timeoutMs`. */
 export interface SandboxSpec {
   readonly templateId: string;
@@ -32,6 +40,8 @@ export interface SandboxSpec {
   readonly env: Readonly<Record<string, string>>;
   readonly metadata: Readonly<Record<string, string>>;
   readonly network: NetworkPolicy;
+  /** Absent: public, and told the Host that was asked. */
+  readonly traffic?: TrafficPolicy;
   readonly timeoutMs: number;
   readonly onTimeout: TimeoutAction;
   /** Traffic to a paused sandbox resumes it. */
@@ -54,6 +64,8 @@ export interface Sandbox {
   readonly snapshotId: string;
   /** Present when `spec.secure`. Stable over pause and resume, never inherited by a fork. */
   readonly accessToken?: string;
+  /** Present when its traffic is not public; as stable, and as little inherited. */
+  readonly trafficToken?: string;
   readonly envdVersion: string;
   readonly startedAtMs: number;
   /** When the timeout strikes; for a paused sandbox, when it was paused. */

@@ -24,6 +24,13 @@ export interface Snapshot {
   readonly createdAtMs: number;
 }
 
+/** Shell commands of a template: what is started before it is captured and goes on in every sandbox of it, and what ends with
+ *  0 when that is ready to be captured. */
+export interface StartCommands {
+  readonly startCmd?: string;
+  readonly readyCmd?: string;
+}
+
 export type BuildStatus = "waiting" | "building" | "ready" | "error";
 
 export interface BuildLogEntry {

@@ -1,6 +1,7 @@
 import { Agent, type IncomingMessage, request } from "node:http";
 import type { Socket } from "node:net";
 import { AenvError } from "#domain";
+import { parseTelemetry, type TelemetryAnswer } from "./telemetry.ts";
 
 /** The port the agent listens on inside every sandbox (E2B's). */
 export const AGENT_PORT = 49983;
@@ -32,7 +33,7 @@ export interface MemoryVictim {
 const MEMORY_TIMEOUT_MS = 5_000;
 const READY_ANSWER_MS = 500;
 
-const MAX_ANSWER_CHARS = 65_536;
+const MAX_ANSWER_CHARS = 512 * 1024;
 
 /**
  * The agent of one incarnation of a sandbox. Connections are its own: after a restore the peer's TCP state is another, so
@@ -102,6 +103,25 @@ export class Guest {
   /** Says that the host's kernel has killed processes of this sandbox for memory: the commands' ends will tell. */
   async hostKilled(count: number, initKey: string): Promise<void> {
     await this.#memory({ hostKilled: count }, initKey);
+  }
+
+  /** What the agent has logged since the entry with the id `afterUs`, which the caller has stored, and with `metrics` a reading
+   *  of the machine. undefined: it is of a build that keeps no log. */
+  async telemetry(
+    initKey: string,
+    {
+      afterUs,
+      metrics,
+      timeoutMs,
+    }: { readonly afterUs: number; readonly metrics: boolean; readonly timeoutMs: number },
+  ): Promise<TelemetryAnswer | undefined> {
+    const headers = { "content-type": "application/json", "x-init-key": initKey };
+    const body = JSON.stringify({ after: afterUs, metrics });
+    const answer = await this.#send("POST", "/telemetry", headers, body, timeoutMs);
+    if (answer.status === 200) return parseTelemetry(answer.body);
+    // An older agent finds no route, or asks for its token first.
+    if (answer.status === 404 || answer.status === 401) return undefined;
+    throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /telemetry`);
   }
 
   /** Ends all connections. Repeatable. */

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { chmod, copyFile, mkdir, mkdtemp, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { isMissing, syncDir } from "#lib/files";
+import { isMissing, syncFile } from "#lib/files";
 
 /**
  * Agents by content: an old snapshot resumes with the very agent it was made with, so a newer one never replaces a file in
@@ -24,7 +24,7 @@ export async function installAgent(binary: string, agentsDir: string): Promise<s
     await rm(temp, { recursive: true, force: true });
     throw error;
   }
-  await syncDir(agentsDir);
+  await syncFile(agentsDir);
   return digest;
 }
 

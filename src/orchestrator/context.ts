@@ -1,6 +1,8 @@
 import type { SandboxId } from "#domain";
 import type { Logger } from "#lib/log";
+import type { Telemetry } from "#telemetry";
 import type { Background } from "./background.ts";
+import type { Collector } from "./collector.ts";
 import type { Entries } from "./entries.ts";
 import type { LaunchDeps } from "./launch.ts";
 import type { Journal } from "./record.ts";
@@ -10,6 +12,9 @@ export interface Context extends LaunchDeps {
   readonly journal: Journal;
   readonly logger: Logger;
   readonly entries: Entries;
+  /** What sandboxes use and what happens in them, and who brings it there. */
+  readonly telemetry: Telemetry;
+  readonly collector: Collector;
   /** Work that goes on after an answer, owned here. */
   readonly background: Background;
   /** The agent that new snapshots get. */

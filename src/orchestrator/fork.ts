@@ -1,6 +1,6 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError, type ForkResult, newSandboxId, newToken, type Sandbox, sandboxNotFound } from "#domain";
+import { AenvError, type ForkResult, newSandboxId, newToken, type Sandbox, sandboxNotFound, tokensFor } from "#domain";
 import { CheckpointError } from "#driver";
 import { capture, requireRestorable, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
@@ -69,14 +69,14 @@ async function captureSource(context: Context, source: Entry): Promise<Moment> {
 function childOf(source: Entry, timeoutMs: number | undefined): Entry {
   const { sandbox, imageDigest, agentDigest } = source.record;
   const id = newSandboxId();
-  const { accessToken: _, ...inherited } = sandbox;
+  const { accessToken: _, trafficToken: __, ...inherited } = sandbox;
   const child: Sandbox = {
     ...inherited,
     id,
     generation: 1,
     state: "creating",
     spec: { ...sandbox.spec, ...(timeoutMs !== undefined && { timeoutMs }) },
-    ...(sandbox.spec.secure && { accessToken: newToken() }),
+    ...tokensFor(sandbox.spec),
     startedAtMs: Date.now(),
     endAtMs: Number.MAX_SAFE_INTEGER,
   };

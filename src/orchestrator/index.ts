@@ -1,5 +1,6 @@
 export { installAgent } from "./agents.ts";
 export { Background } from "./background.ts";
+export { Collector } from "./collector.ts";
 export { type Context, IMPORT_LEASE } from "./context.ts";
 export { Entries } from "./entries.ts";
 export { Orchestrator } from "./orchestrator.ts";

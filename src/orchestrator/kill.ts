@@ -25,14 +25,25 @@ export async function forget(context: Context, entry: Entry): Promise<void> {
   entry.doomed = true;
   const revision = context.routes.remove(entry.id);
   const { incarnation } = entry;
-  if (incarnation !== undefined) await takeDown(context, entry, incarnation, revision);
+  if (incarnation !== undefined) {
+    await context.collector.drain(entry, incarnation);
+    await takeDown(context, entry, incarnation, revision);
+  }
   entry.incarnation = undefined;
   await entry.leaving;
   const { checkpointOf } = entry.record;
   if (checkpointOf !== undefined) await removeCheckpoint(context.paths.checkpoint(checkpointOf));
   await context.store.release(sandboxLease(entry.id));
+  await endTelemetry(context, entry);
   await context.journal.remove(entry.id);
   context.entries.remove(entry);
+}
+
+/** What cannot be moved aside now, the next start moves. */
+async function endTelemetry(context: Context, entry: Entry): Promise<void> {
+  await context.telemetry
+    .end(entry.id)
+    .catch((error: unknown) => context.logger.warn("metrics and logs stay", { sandboxId: entry.id, error }));
 }
 
 /** Ends an incarnation that nobody is routed to any more after `revision`, and gives its slot back. */

@@ -5,6 +5,10 @@ import {
   type Image,
   type ImageSource,
   type LifecycleRequest,
+  type LogEntry,
+  type LogQuery,
+  type Metric,
+  type MetricQuery,
   type Node,
   type NodeStats,
   newSandboxId,
@@ -16,7 +20,9 @@ import {
   type SandboxSpec,
   type Snapshot,
   type SnapshotRequest,
+  type StartEvent,
   sandboxNotFound,
+  tokensFor,
 } from "#domain";
 import type { Context } from "./context.ts";
 import { create } from "./create.ts";
@@ -56,6 +62,8 @@ export class Orchestrator implements Node {
    *  to the state before or after, everything nobody knows is removed. */
   static async start(context: Context): Promise<Orchestrator> {
     await recover(context);
+    await context.telemetry.retain(new Set((await context.journal.load()).map(({ sandbox }) => sandbox.id)));
+    context.collector.start();
     return new Orchestrator(context);
   }
 
@@ -72,7 +80,7 @@ export class Orchestrator implements Node {
         state: "creating",
         spec,
         snapshotId: snapshot.id,
-        ...(spec.secure && { accessToken: newToken() }),
+        ...tokensFor(spec),
         envdVersion: snapshot.envdVersion,
         startedAtMs: Date.now(),
         endAtMs: Number.MAX_SAFE_INTEGER,
@@ -144,8 +152,8 @@ export class Orchestrator implements Node {
     return this.#context.store.pull(source, holder, onProgress, signal);
   }
 
-  makeSnapshot(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot> {
-    return this.#snapshots.make(request, signal);
+  makeSnapshot(request: SnapshotRequest, onStart: (event: StartEvent) => void, signal: AbortSignal): Promise<Snapshot> {
+    return this.#snapshots.make(request, onStart, signal);
   }
 
   async deleteSnapshot(snapshotId: string): Promise<void> {
@@ -167,6 +175,28 @@ export class Orchestrator implements Node {
     void this.#context.background.run("removing unused images", () => this.#context.store.collect());
   }
 
+  async metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]> {
+    this.#requireKnown(id);
+    return await this.#context.telemetry.metrics(id, query);
+  }
+
+  async latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>> {
+    const found = new Map<SandboxId, Metric>();
+    for (const id of new Set(ids)) {
+      if (this.#context.entries.get(id)?.state !== "running") continue;
+      const metric = await this.#context.telemetry.latest(id);
+      if (metric !== undefined) found.set(id, metric);
+    }
+    return found;
+  }
+
+  async logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]> {
+    this.#requireKnown(id);
+    const entry = this.#context.entries.get(id);
+    if (entry !== undefined) await this.#context.collector.refresh(entry);
+    return await this.#context.telemetry.logs(id, query);
+  }
+
   stats(): NodeStats {
     const states = this.#context.entries.all().map((entry) => entry.state);
     const paused = states.filter((state) => state === "paused").length;
@@ -178,8 +208,14 @@ export class Orchestrator implements Node {
   async close(): Promise<void> {
     await Promise.all([this.#reaper.close(), this.#memoryGuard.close()]);
     await this.#context.entries.settled();
+    await this.#context.collector.close();
     await this.#context.background.close();
     for (const entry of this.#context.entries.all()) entry.incarnation?.guest.close();
+  }
+
+  /** Of one that is there, or has ended not too long ago, something may be kept. */
+  #requireKnown(id: SandboxId): void {
+    if (this.#context.entries.get(id) === undefined && !this.#context.telemetry.hasEnded(id)) throw sandboxNotFound(id);
   }
 
   #entry(id: SandboxId): Entry {

@@ -5,11 +5,13 @@ export class NodePaths {
   readonly agents: string;
   readonly snapshots: string;
   readonly checkpoints: string;
+  readonly telemetry: string;
 
   constructor(dataDir: string) {
     this.agents = join(dataDir, "agents");
     this.snapshots = join(dataDir, "snapshots");
     this.checkpoints = join(dataDir, "checkpoints");
+    this.telemetry = join(dataDir, "telemetry");
   }
 
   agent(digest: string): string {

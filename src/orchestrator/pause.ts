@@ -25,8 +25,10 @@ export async function pause(context: Context, entry: Entry): Promise<void> {
   const revision = context.routes.set(routeOf(entry, { reachable: false }));
   const dir = context.paths.checkpoint(entry.record.machineId);
   try {
+    const drained = context.collector.drain(entry, incarnation);
     await context.journal.save(entry.record);
     await removeCheckpoint(dir);
+    await drained;
     await incarnation.machine.pause();
     await capture(context.driver, incarnation.machine, dir, entry.record);
     await context.store.sync([dir]);

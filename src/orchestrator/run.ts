@@ -72,12 +72,19 @@ export function identityOf(entry: Entry): GuestIdentity {
 /** With `reachable: false`, as while it is being paused: known, but nothing is sent to it. */
 export function routeOf(entry: Entry, { reachable = true } = {}): Route {
   const { sandbox } = entry;
+  const { traffic } = sandbox.spec;
   return {
     sandboxId: sandbox.id,
     generation: sandbox.generation,
     autoResume: sandbox.spec.autoResume,
-    ...(reachable && entry.incarnation !== undefined && { address: entry.incarnation.slot.hostAddress }),
+    ...(reachable &&
+      entry.incarnation !== undefined && {
+        address: entry.incarnation.slot.hostAddress,
+        agentKey: entry.record.initKey,
+      }),
     ...(sandbox.accessToken !== undefined && { accessToken: sandbox.accessToken }),
+    ...(sandbox.trafficToken !== undefined && { trafficToken: sandbox.trafficToken }),
+    ...(traffic?.maskHost !== undefined && { maskHost: traffic.maskHost }),
   };
 }
 

@@ -1,5 +1,14 @@
 import { readdir } from "node:fs/promises";
-import { newSandboxId, newTemplateId, newToken, ownInit, type Snapshot, type SnapshotRequest } from "#domain";
+import {
+  newSandboxId,
+  newTemplateId,
+  newToken,
+  ownInit,
+  type Snapshot,
+  type SnapshotRequest,
+  type StartEvent,
+} from "#domain";
+import { GuestShell } from "#guest";
 import {
   CHECKPOINT_FORMAT,
   capture,
@@ -13,6 +22,7 @@ import type { Incarnation } from "./entry.ts";
 import { type LaunchPlan, launch } from "./launch.ts";
 import { machineIdOf } from "./record.ts";
 import type { StateSource } from "./run.ts";
+import { runStartCommands } from "./start-commands.ts";
 
 /** Snapshots that sandboxes start from: made once per template build, kept until nobody starts from them. */
 export class Snapshots {
@@ -45,7 +55,7 @@ export class Snapshots {
     return { dir: stateDir(this.#context.paths.snapshot(snapshot.id)), initKey: snapshot.initKey };
   }
 
-  async make(request: SnapshotRequest, signal: AbortSignal): Promise<Snapshot> {
+  async make(request: SnapshotRequest, onStart: (event: StartEvent) => void, signal: AbortSignal): Promise<Snapshot> {
     const { driver, store, paths, agentDigest, envdVersion } = this.#context;
     const id = newTemplateId();
     const dir = paths.snapshot(id);
@@ -54,6 +64,7 @@ export class Snapshots {
     try {
       incarnation = await launch(this.#context, this.#plan(id, initKey, request), {});
       signal.throwIfAborted();
+      await bringUp(incarnation, request, onStart, signal);
       const digests = { imageDigest: request.image.digest, agentDigest };
       const manifest = await capture(driver, incarnation.machine, dir, digests);
       await store.sync([dir, paths.agent(agentDigest)]);
@@ -112,7 +123,8 @@ export class Snapshots {
       agentDigest: this.#context.agentDigest,
       leaseId: snapshotLease(id),
       resources: request.resources,
-      network: { internet: false },
+      // What is started may fetch things, as it may in the sandboxes of the template.
+      network: { internet: request.commands.startCmd !== undefined },
       identity: {
         sandboxId,
         templateId: "",
@@ -130,5 +142,20 @@ export class Snapshots {
     guest.close();
     await machine.stop();
     await this.#context.slots.release(slot);
+  }
+}
+
+/** Returns when what the request starts is ready, with no connection of ours left in the machine. */
+async function bringUp(
+  { machine, slot }: Incarnation,
+  { commands }: SnapshotRequest,
+  onEvent: (event: StartEvent) => void,
+  signal: AbortSignal,
+): Promise<void> {
+  const shell = new GuestShell(slot.hostAddress);
+  try {
+    await runStartCommands({ shell, machine, onEvent, signal }, commands);
+  } finally {
+    shell.close();
   }
 }

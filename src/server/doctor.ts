@@ -1,11 +1,11 @@
 import { localRunner } from "#lib/spawn";
-import { loadConfig, splitListen } from "../config.ts";
+import { edgePorts, loadConfig } from "../config.ts";
 import { examineHost, exitCodeFor, formatChecks } from "../doctor/index.ts";
 
 /** Exit code 0: sandboxes can run here; 1: they cannot, and the output says what to do. */
 export async function run(argv: readonly string[]): Promise<number> {
   const { config, flags } = loadConfig(argv, { json: { type: "boolean" } });
-  const { dataDir, binDir, runscPath, virtualization, listen } = config;
+  const { dataDir, binDir, runscPath, virtualization } = config;
   const checks = await examineHost({
     runner: localRunner(),
     dataDir,
@@ -13,7 +13,7 @@ export async function run(argv: readonly string[]): Promise<number> {
     runscPath,
     virtualization,
     paths: config,
-    port: splitListen(listen).port,
+    ports: edgePorts(config),
   });
   process.stdout.write(flags.json === true ? `${JSON.stringify(checks, undefined, 2)}\n` : formatChecks(checks));
   return exitCodeFor(checks);

@@ -5,14 +5,15 @@ import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import { startTicks } from "#lib/proc";
 import { claimServer, createSlots, removeServerNetwork } from "#network";
-import { Background, Entries, installAgent, Journal, NodePaths, Orchestrator, Routes } from "#orchestrator";
+import { Background, Collector, Entries, installAgent, Journal, NodePaths, Orchestrator, Routes } from "#orchestrator";
 import { forwarderName } from "#proxy";
 import { connectStore } from "#store";
+import { Telemetry } from "#telemetry";
 import { type Config, dataPaths } from "../config.ts";
 import { createDriver, type DriverDeps } from "./driver.ts";
 
 /** What the agent of this build calls itself (`envd -version` says the same; a test compares). */
-export const ENVD_VERSION = "0.5.2";
+export const ENVD_VERSION = "0.6.13";
 
 export interface StartedNode {
   readonly orchestrator: Orchestrator;
@@ -50,6 +51,8 @@ export async function startNode(
   const routes = new Routes();
   const forwarder = await runningEdge(keeper);
   if (forwarder !== undefined) routes.attach(forwarder);
+  const entries = new Entries();
+  const telemetry = await Telemetry.open(paths.telemetry, Date.now);
   const orchestrator = await Orchestrator.start({
     driver,
     slots,
@@ -60,7 +63,9 @@ export async function startNode(
     journal: new Journal(catalog),
     routes,
     logger,
-    entries: new Entries(),
+    entries,
+    telemetry,
+    collector: new Collector({ telemetry, entries, logger }),
     background: new Background(logger),
     agentDigest: await installAgent(join(config.binDir, "envd"), paths.agents),
     envdVersion: ENVD_VERSION,

@@ -7,7 +7,7 @@ import {
   NewTemplate,
   NewTemplateAnswer,
   toBuildInfo,
-  toImageSource,
+  toBuildPlan,
   toResources,
 } from "../wire/build.ts";
 import { errors, json, jsonBody, TemplateParam, takes } from "./common.ts";
@@ -29,7 +29,7 @@ const start = createRoute({
   method: "post",
   path: "/v2/templates/{templateID}/builds/{buildID}",
   tags,
-  summary: "Start a waiting build from an image",
+  summary: "Start a waiting build: from an image, with a start command",
   middleware: jsonBody,
   request: { params: BuildParam, body: takes(BuildStart) },
   responses: { 202: { description: "It is building." }, ...errors(400, 404, 429) },
@@ -61,7 +61,7 @@ export function buildRoutes(app: Api, { builder, maxResources }: ApiDeps): void 
 
   app.openapi(start, async (c) => {
     const { templateID, buildID } = c.req.valid("param");
-    await builder.start(templateID, buildID, toImageSource(c.req.valid("json")));
+    await builder.start(templateID, buildID, toBuildPlan(c.req.valid("json")));
     // A chunked empty body breaks the JS SDK, and only a said length keeps it from being chunked.
     return c.body(null, 202, { "Content-Length": "0" });
   });

@@ -1,6 +1,7 @@
 import { createRoute, z } from "@hono/zod-openapi";
 import type { ForkResult } from "#domain";
 import type { Api, ApiDeps } from "../deps.ts";
+import { domainOf } from "../domain.ts";
 import { ErrorBody, errorBody } from "../errors.ts";
 import { SandboxBody, toSandbox } from "../wire/sandbox.ts";
 import { lifeToMs, optionalToMs, Seconds, secondsToMs } from "../wire/timeout.ts";
@@ -107,7 +108,8 @@ export function lifecycleRoutes(app: Api, { cluster, logger, domain, maxTimeoutM
 
   app.openapi(resume, async (c) => {
     const timeoutMs = optionalToMs(c.req.valid("json").timeout, maxTimeoutMs);
-    return c.json(toSandbox(await cluster.resume(c.req.valid("param").sandboxID, timeoutMs), domain), 201);
+    const sandbox = await cluster.resume(c.req.valid("param").sandboxID, timeoutMs);
+    return c.json(toSandbox(sandbox, domainOf(c, domain)), 201);
   });
 
   const connectTo = async (
@@ -116,16 +118,18 @@ export function lifecycleRoutes(app: Api, { cluster, logger, domain, maxTimeoutM
   ) => {
     refuseFalse("memory", body.memory);
     const { sandbox, resumed } = await cluster.connect(id, optionalToMs(body.timeout, maxTimeoutMs));
-    return { body: toSandbox(sandbox, domain), resumed };
+    return { sandbox, resumed };
   };
 
   app.openapi(connect, async (c) => {
-    const { body, resumed } = await connectTo(c.req.valid("param").sandboxID, c.req.valid("json"));
+    const { sandbox, resumed } = await connectTo(c.req.valid("param").sandboxID, c.req.valid("json"));
+    const body = toSandbox(sandbox, domainOf(c, domain));
     return resumed ? c.json(body, 201) : c.json(body, 200);
   });
 
   app.openapi(connectV2, async (c) => {
-    const { body, resumed } = await connectTo(c.req.valid("param").sandboxID, c.req.valid("json"));
+    const { sandbox, resumed } = await connectTo(c.req.valid("param").sandboxID, c.req.valid("json"));
+    const body = toSandbox(sandbox, domainOf(c, domain));
     return resumed ? c.json(body, 201) : c.json(body, 200);
   });
 
@@ -135,7 +139,7 @@ export function lifecycleRoutes(app: Api, { cluster, logger, domain, maxTimeoutM
     const results = await cluster.fork(c.req.valid("param").sandboxID, count ?? 1, timeoutMs);
     const answer = (result: ForkResult) =>
       "sandbox" in result
-        ? { sandbox: toSandbox(result.sandbox, domain) }
+        ? { sandbox: toSandbox(result.sandbox, domainOf(c, domain)) }
         : { error: errorBody(result.error, c.get("requestId"), logger) };
     return c.json(results.map(answer), 201);
   });

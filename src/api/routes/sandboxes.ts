@@ -1,6 +1,7 @@
 import { createRoute, z } from "@hono/zod-openapi";
 import { AenvError, type Sandbox } from "#domain";
 import type { Api, ApiDeps } from "../deps.ts";
+import { domainOf } from "../domain.ts";
 import { type CreateDefaults, NewSandbox, NewSandboxV2, toCreateRequest } from "../wire/create.ts";
 import { ListQuery, ListQueryV2, matches, parseMetadata, parseStates, type SandboxFilter } from "../wire/list.ts";
 import { nextTokenHeader, page } from "../wire/paging.ts";
@@ -85,15 +86,17 @@ const kill = createRoute({
 /** Sandboxes come, are seen, and go. */
 export function sandboxRoutes(app: Api, { cluster, domain, maxTimeoutMs }: ApiDeps): void {
   const start = async (body: z.output<typeof NewSandboxV2>, defaults: Omit<CreateDefaults, "maxTimeoutMs">) =>
-    toSandbox(await cluster.create(toCreateRequest(body, { ...defaults, maxTimeoutMs })), domain);
+    await cluster.create(toCreateRequest(body, { ...defaults, maxTimeoutMs }));
 
   app.openapi(create, async (c) => {
     const body = c.req.valid("json");
-    return c.json(await start(body, { timeoutSeconds: 15, secure: body.secure ?? false }), 201);
+    const sandbox = await start(body, { timeoutSeconds: 15, secure: body.secure ?? false });
+    return c.json(toSandbox(sandbox, domainOf(c, domain)), 201);
   });
 
   app.openapi(createV2, async (c) => {
-    return c.json(await start(c.req.valid("json"), { timeoutSeconds: 300, secure: true }), 201);
+    const sandbox = await start(c.req.valid("json"), { timeoutSeconds: 300, secure: true });
+    return c.json(toSandbox(sandbox, domainOf(c, domain)), 201);
   });
 
   app.openapi(list, async (c) => {
@@ -112,7 +115,10 @@ export function sandboxRoutes(app: Api, { cluster, domain, maxTimeoutMs }: ApiDe
     return c.json(items.map(toListed), 200, { ...nextTokenHeader(nextToken), "X-Total-Running": String(total) });
   });
 
-  app.openapi(get, async (c) => c.json(toDetail(await cluster.get(c.req.valid("param").sandboxID), domain), 200));
+  app.openapi(get, async (c) => {
+    const sandbox = await cluster.get(c.req.valid("param").sandboxID);
+    return c.json(toDetail(sandbox, domainOf(c, domain)), 200);
+  });
 
   app.openapi(kill, async (c) => {
     await cluster.kill(c.req.valid("param").sandboxID);

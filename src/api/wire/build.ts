@@ -1,5 +1,5 @@
 import { z } from "@hono/zod-openapi";
-import type { BuildView } from "#builder";
+import type { BuildPlan, BuildView } from "#builder";
 import { AenvError, type BuildLogEntry, DEFAULT_RESOURCES, type ImageSource, MIB, type Resources } from "#domain";
 import { NotYet, refuseNotYet } from "./unsupported.ts";
 
@@ -51,6 +51,8 @@ export function toResources(body: z.output<typeof NewTemplate>, limits: Resource
   return { ...DEFAULT_RESOURCES, vcpus, memoryBytes: memoryMib * MIB, diskBytes };
 }
 
+const COMMAND_MAX_CHARS = 65_536;
+
 export const BuildStart = z
   .object({
     fromImage: z.string().nullish().openapi({
@@ -62,8 +64,12 @@ export const BuildStart = z
       .nullish(),
     fromTemplate: NotYet,
     steps: NotYet,
-    startCmd: NotYet,
-    readyCmd: NotYet,
+    startCmd: z.string().max(COMMAND_MAX_CHARS).nullish().openapi({
+      description: "Started before the template is captured; it goes on in every sandbox of it.",
+    }),
+    readyCmd: z.string().max(COMMAND_MAX_CHARS).nullish().openapi({
+      description: "Ends with 0 when the template is ready to be captured; tried every two seconds, up to ten minutes.",
+    }),
     force: z.boolean().nullish(),
   })
   .openapi("TemplateBuildStartV2");
@@ -72,8 +78,19 @@ const LOCAL = /^sha256:[0-9a-f]{64}$/;
 const REFERENCE = /^[A-Za-z0-9][A-Za-z0-9._:/@[\]-]{0,511}$/;
 
 /** Errors: invalid, by field. */
-export function toImageSource(body: z.output<typeof BuildStart>): ImageSource {
-  for (const field of ["fromTemplate", "steps", "startCmd", "readyCmd"] as const) refuseNotYet(field, body[field]);
+export function toBuildPlan(body: z.output<typeof BuildStart>): BuildPlan {
+  for (const field of ["fromTemplate", "steps"] as const) refuseNotYet(field, body[field]);
+  // Clients send "" for none.
+  const startCmd = body.startCmd?.trim() ?? "";
+  const readyCmd = body.readyCmd?.trim() ?? "";
+  for (const [field, text] of Object.entries({ startCmd, readyCmd })) {
+    if (text.includes("\0")) throw invalid(field, `${field} contains a NUL`);
+  }
+  const commands = { ...(startCmd !== "" && { startCmd }), ...(readyCmd !== "" && { readyCmd }) };
+  return { source: toImageSource(body), commands };
+}
+
+function toImageSource(body: z.output<typeof BuildStart>): ImageSource {
   const reference = body.fromImage?.trim() ?? "";
   if (reference === "") throw invalid("fromImage", "fromImage is required: a registry reference or sha256:<hex>");
   if (LOCAL.test(reference)) return { kind: "local", digest: reference };

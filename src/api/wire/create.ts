@@ -1,29 +1,30 @@
 import { z } from "@hono/zod-openapi";
 import type { CreateRequest } from "#cluster";
-import { AenvError } from "#domain";
+import { AenvError, type TrafficPolicy } from "#domain";
 import { lifeToMs, Seconds } from "./timeout.ts";
-import { NotYet, refuseFalse, refuseNotYet } from "./unsupported.ts";
+import { NotYet, refuseFalse, refuseNotEnabled, refuseNotYet } from "./unsupported.ts";
 
 const Strings = z.record(z.string(), z.string());
 
-const NETWORK_NOT_YET = [
-  "allowOut",
-  "denyOut",
-  "rules",
-  "egressProxy",
-  "maskRequestHost",
-  "httpsPorts",
-  "dnsServers",
-] as const;
+// biome-ignore lint/suspicious/noTemplateCurlyInString: E2B's word for the port
+const PORT_WORD = "${PORT}";
+
+const NETWORK_NOT_ENABLED = ["allowOut", "denyOut", "rules", "egressProxy", "httpsPorts", "dnsServers"] as const;
 
 const Network = z
   .object({
-    allowPublicTraffic: z.boolean().nullish(),
+    allowPublicTraffic: z
+      .boolean()
+      .nullish()
+      .openapi({ description: "false: ports are open only to who shows trafficAccessToken." }),
     allowOut: NotYet,
     denyOut: NotYet,
     rules: NotYet,
     egressProxy: NotYet,
-    maskRequestHost: NotYet,
+    maskRequestHost: z
+      .string()
+      .nullish()
+      .openapi({ description: `What services get as Host; \`${PORT_WORD}\` stands for the port.` }),
     httpsPorts: NotYet,
     dnsServers: NotYet,
   })
@@ -39,7 +40,9 @@ const common = {
   autoResume: z.object({ enabled: z.boolean().nullish() }).nullish(),
   network: Network.nullish(),
   volumeMounts: NotYet,
-  mcp: NotYet,
+  mcp: z.record(z.string(), z.unknown()).nullish().openapi({
+    description: "Of the client, which starts the gateway in the sandbox; the server does nothing with it.",
+  }),
   iam: z.object({ tokens: NotYet }).nullish(),
 };
 
@@ -64,11 +67,20 @@ export interface CreateDefaults {
 /** Errors: invalid, by field. */
 export function toCreateRequest(body: z.output<typeof NewSandboxV2>, defaults: CreateDefaults): CreateRequest {
   refuseUnbuilt(body);
+  // Without a token the agent would let anyone in, to every port. The text is E2B's.
+  if (!defaults.secure && body.network?.allowPublicTraffic === false) {
+    throw new AenvError(
+      "invalid",
+      "You cannot create a sandbox without public access unless you enable secure envd access via 'secure' flag.",
+      { field: "network.allowPublicTraffic" },
+    );
+  }
   return {
     template: body.templateID,
     env: checkedEnv(body.envVars ?? {}),
     metadata: body.metadata ?? {},
     network: { internet: body.allow_internet_access ?? true },
+    traffic: trafficOf(body.network),
     timeoutMs: lifeToMs(body.timeout ?? defaults.timeoutSeconds, defaults.maxTimeoutMs),
     onTimeout: body.autoPause ? "pause" : "kill",
     autoResume: body.autoResume?.enabled ?? false,
@@ -77,11 +89,32 @@ export function toCreateRequest(body: z.output<typeof NewSandboxV2>, defaults: C
 }
 
 function refuseUnbuilt(body: z.output<typeof NewSandboxV2>): void {
-  for (const field of ["volumeMounts", "mcp"] as const) refuseNotYet(field, body[field]);
+  refuseNotEnabled("volumeMounts", body.volumeMounts);
   refuseNotYet("iam.tokens", body.iam?.tokens);
-  for (const field of NETWORK_NOT_YET) refuseNotYet(`network.${field}`, body.network?.[field]);
-  refuseFalse("network.allowPublicTraffic", body.network?.allowPublicTraffic);
+  for (const field of NETWORK_NOT_ENABLED) refuseNotEnabled(`network.${field}`, body.network?.[field]);
   refuseFalse("autoPauseMemory", body.autoPauseMemory);
+}
+
+function trafficOf(network: z.output<typeof Network> | null | undefined): TrafficPolicy {
+  const mask = network?.maskRequestHost ?? "";
+  return { isPublic: network?.allowPublicTraffic ?? true, ...(mask !== "" && { maskHost: checkedHost(mask) }) };
+}
+
+/** A name or address, and a port or `${PORT}`: nothing that could become more than a Host. */
+const HOST = /^([a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\])(:\d{1,5})?$/;
+const MAX_HOST_LENGTH = 255;
+
+function checkedHost(mask: string): string {
+  // The port may be part of the name as well, as it is in a sandbox's own.
+  const sample = mask.replaceAll(PORT_WORD, "65535");
+  if (sample.length <= MAX_HOST_LENGTH && HOST.test(sample)) return mask;
+  throw new AenvError(
+    "invalid",
+    `network.maskRequestHost must be a host name, with a port or ${PORT_WORD} behind a colon`,
+    {
+      field: "network.maskRequestHost",
+    },
+  );
 }
 
 /** Names that no process environment can carry are refused here, by name. */

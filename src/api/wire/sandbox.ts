@@ -44,6 +44,7 @@ export const SandboxDetail = z
     envdAccessToken: z.string().optional(),
     domain: z.string().nullable(),
     allowInternetAccess: z.boolean(),
+    network: z.object({ allowPublicTraffic: z.boolean(), maskRequestHost: z.string().optional() }),
     lifecycle: z.object({ autoResume: z.boolean(), onTimeout: z.enum(["kill", "pause"]) }),
   })
   .openapi("SandboxDetail");
@@ -56,7 +57,7 @@ export function wireState({ state }: Sandbox): WireState {
 }
 
 export function toSandbox(sandbox: Sandbox, domain: string | null): z.output<typeof SandboxBody> {
-  return { ...identityOf(sandbox), ...tokenOf(sandbox), trafficAccessToken: null, domain };
+  return { ...identityOf(sandbox), ...tokenOf(sandbox), trafficAccessToken: sandbox.trafficToken ?? null, domain };
 }
 
 export function toListed(sandbox: Sandbox): z.output<typeof ListedSandbox> {
@@ -75,12 +76,16 @@ export function toListed(sandbox: Sandbox): z.output<typeof ListedSandbox> {
 }
 
 export function toDetail(sandbox: Sandbox, domain: string | null): z.output<typeof SandboxDetail> {
-  const { network, autoResume, onTimeout } = sandbox.spec;
+  const { network, traffic, autoResume, onTimeout } = sandbox.spec;
   return {
     ...toListed(sandbox),
     ...(wireState(sandbox) === "running" ? tokenOf(sandbox) : {}),
     domain,
     allowInternetAccess: network.internet,
+    network: {
+      allowPublicTraffic: traffic?.isPublic ?? true,
+      ...(traffic?.maskHost !== undefined && { maskRequestHost: traffic.maskHost }),
+    },
     lifecycle: { autoResume, onTimeout },
   };
 }

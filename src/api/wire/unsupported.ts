@@ -9,6 +9,11 @@ export function refuseNotYet(field: string, value: unknown): void {
   if (!isEmpty(value)) throw notYet(field);
 }
 
+/** What a whole feature is wanted for that this server has not: E2B's word and status for it. Errors: forbidden. */
+export function refuseNotEnabled(field: string, value: unknown): void {
+  if (!isEmpty(value)) throw new AenvError("forbidden", `${field} is not enabled`, { field });
+}
+
 /** For switches: only `false` asks for something. */
 export function refuseFalse(field: string, value: unknown): void {
   if (value === false) throw notYet(`${field}: false`, field);

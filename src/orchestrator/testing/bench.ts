@@ -21,8 +21,10 @@ import { silentLogger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import type { HeldSlot, Slot, Slots } from "#network";
 import type { Store } from "#store";
+import { Telemetry } from "#telemetry";
 import { Background } from "../background.ts";
 import { capture } from "../checkpoints.ts";
+import { Collector } from "../collector.ts";
 import type { Context } from "../context.ts";
 import { Entries } from "../entries.ts";
 import { Orchestrator } from "../orchestrator.ts";
@@ -102,6 +104,8 @@ export class Bench implements AsyncDisposable {
       this.script.mayFail("restore");
       return restore.apply(driver, args);
     };
+    const entries = new Entries();
+    const telemetry = await Telemetry.open(this.paths.telemetry, Date.now);
     const context: Context = {
       driver,
       slots: this.slots,
@@ -112,7 +116,9 @@ export class Bench implements AsyncDisposable {
       readyTimeoutMs: 300,
       journal: new Journal(this.catalog),
       logger: silentLogger,
-      entries: new Entries(),
+      entries,
+      telemetry,
+      collector: new Collector({ telemetry, entries, logger: silentLogger }),
       background: new Background(silentLogger),
       agentDigest: "agent",
       envdVersion: "0",
@@ -162,7 +168,14 @@ export class Bench implements AsyncDisposable {
     const never = async (): Promise<never> => {
       throw new Error("the orchestrator's tests pull nothing");
     };
-    const files = { copy: never, applyLayers: never, dataRanges: never, packDirectory: never };
+    const files = {
+      copy: never,
+      applyLayers: never,
+      dataRanges: never,
+      unsharedRanges: never,
+      seal: never,
+      packDirectory: never,
+    };
     return {
       files,
       pull: never,
@@ -274,6 +287,7 @@ class FakeAgents {
     const server = createServer(async (request, response) => {
       let body = "";
       for await (const chunk of request) body += chunk;
+      if (request.url === "/telemetry") return response.end('{"entries":[],"more":false}');
       try {
         this.#script.mayFail(request.url === "/init" ? "init" : "health");
         if (request.url === "/init") this.told.push(JSON.parse(body).sandboxId);
