@@ -1,33 +1,19 @@
 import assert from "node:assert/strict";
-import { type ChildProcess, spawn } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
-import { createInterface } from "node:readline";
 import { after, before, describe, it } from "node:test";
 import { NO_TERMINAL, onTerminal } from "./testing/on-terminal.ts";
+import { NO_AGENT, withRealAgent } from "./testing/real-agent.ts";
 import { aenv, TestIo } from "./testing/run.ts";
-import { KEY, ServerDouble } from "./testing/server.ts";
-
-const binDir = process.env.AENV_TEST_BIN_DIR;
-const NO_AGENT = binDir === undefined ? "needs AENV_TEST_BIN_DIR, the folder of a built envd" : false;
+import { KEY, type ServerDouble } from "./testing/server.ts";
 
 /** The CLI against the real agent, run as a plain process of this machine. */
 describe("the real agent", { skip: NO_AGENT }, () => {
-  let agent: ChildProcess;
   let server: ServerDouble;
   let id: string;
   before(async () => {
-    agent = spawn(join(binDir ?? "", "envd"), ["-listen", "127.0.0.1:0"], { stdio: ["ignore", "ignore", "pipe"] });
-    assert.ok(agent.stderr);
-    const [line] = (await once(createInterface(agent.stderr), "line")) as [string];
-    server = await ServerDouble.start({ agentUrl: `http://${line.split(" ").at(-1)}` });
+    server = await withRealAgent();
     id = server.add().sandboxID;
   });
-  after(async () => {
-    await server[Symbol.asyncDispose]();
-    agent.kill();
-    await once(agent, "exit");
-  });
+  after(async () => await server[Symbol.asyncDispose]());
 
   async function exec(words: readonly string[], stdin: Uint8Array | string = "") {
     const io = new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY } });
@@ -77,5 +63,65 @@ describe("the real agent", { skip: NO_AGENT }, () => {
       ],
     );
     assert.deepEqual([back.code, back.restored], [6, true], back.shown);
+  });
+
+  it("leaves a command on a terminal and comes back to it; its end is kept for a while", {
+    skip: NO_TERMINAL,
+  }, async () => {
+    const left = await onTerminal(
+      server.url,
+      ["exec", "-it", "-w", "/tmp", id, "sh"],
+      [
+        ["send", "kept=yes; stty size\r"],
+        ["expect", "25 90"],
+        ["send", "\x10\x11"],
+      ],
+    );
+    assert.deepEqual([left.code, left.raw, left.restored], [0, true, true], left.shown);
+    const pid = /aenv attach \w+ (\d+) /.exec(left.shown)?.[1] ?? "";
+    const back = await onTerminal(
+      server.url,
+      ["attach", id, pid],
+      [
+        ["send", "echo kept=$kept; exit 6\r"],
+        ["expect", "kept=yes"],
+      ],
+    );
+    assert.deepEqual([back.code, back.restored], [6, true], back.shown);
+    const late = new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY } });
+    const ended = await aenv(["attach", id, pid], late);
+    assert.deepEqual([ended.code, ended.stdout.includes("kept=yes")], [6, true]);
+    const again = await onTerminal(server.url, ["attach", id, pid], [["expect", "kept=yes"]]);
+    assert.deepEqual([again.code, again.restored], [6, true], again.shown);
+  });
+
+  it("-t gives a command a terminal that follows ours, -i its lines", { skip: NO_TERMINAL }, async () => {
+    const sized = await onTerminal(
+      server.url,
+      [
+        "exec",
+        "-t",
+        id,
+        "sh",
+        "-c",
+        'stty size; until [ "$(stty size)" = "33 101" ]; do sleep 0.05; done; echo re"sized"',
+      ],
+      [
+        ["expect", "25 90"],
+        ["resize", 101, 33],
+        ["expect", "resized"],
+      ],
+    );
+    assert.deepEqual([sized.code, sized.restored], [0, true], sized.shown);
+    const lines = await onTerminal(
+      server.url,
+      ["exec", "-i", id, "sh", "-c", "read x; echo got=$x; cat >/dev/null; exit 4"],
+      [
+        ["send", "a line\r"],
+        ["expect", "got=a line"],
+        ["send", "\x04"],
+      ],
+    );
+    assert.deepEqual([lines.code, lines.restored], [4, true], lines.shown);
   });
 });

@@ -23,6 +23,27 @@ export interface ListedSandbox {
 
 export interface SandboxDetail extends ListedSandbox {
   readonly envdAccessToken?: string | null;
+  /** Said to who has asked the server under its domain. */
+  readonly domain?: string | null;
+  readonly network?: { readonly allowPublicTraffic?: boolean };
+}
+
+export interface LogEntry {
+  readonly timestamp: string;
+  readonly level: string;
+  readonly message: string;
+  readonly fields?: Readonly<Record<string, string>>;
+}
+
+/** Sizes in bytes; `cpuUsedPct` of all processors together. */
+export interface Metric {
+  readonly timestamp: string;
+  readonly cpuUsedPct: number;
+  readonly memUsed: number;
+  readonly memTotal: number;
+  readonly memCache: number;
+  readonly diskUsed: number;
+  readonly diskTotal: number;
 }
 
 export interface Template {
@@ -157,8 +178,25 @@ export class ApiClient {
     await this.#call("POST", `/sandboxes/${segment(id)}/refreshes`, { duration: durationS }, signal);
   }
 
-  async deleteSandbox(id: string): Promise<void> {
-    await this.#call("DELETE", `/sandboxes/${segment(id)}`);
+  async deleteSandbox(id: string, signal?: AbortSignal): Promise<void> {
+    await this.#call("DELETE", `/sandboxes/${segment(id)}`, undefined, signal);
+  }
+
+  /** A page, oldest first, from a moment on (included). */
+  async sandboxLogs(
+    id: string,
+    query: { readonly cursorMs: number | undefined; readonly limit: number },
+    signal?: AbortSignal,
+  ): Promise<LogEntry[]> {
+    const cursor = query.cursorMs === undefined ? "" : `&cursor=${query.cursorMs}`;
+    const path = `/v2/sandboxes/${segment(id)}/logs?direction=forward&limit=${query.limit}${cursor}`;
+    return ((await this.#call("GET", path, undefined, signal)).body as { logs: LogEntry[] }).logs;
+  }
+
+  /** Oldest first, from a second on (included). */
+  async sandboxMetrics(id: string, startS: number | undefined, signal?: AbortSignal): Promise<Metric[]> {
+    const start = startS === undefined ? "" : `?start=${startS}`;
+    return (await this.#call("GET", `/sandboxes/${segment(id)}/metrics${start}`, undefined, signal)).body as Metric[];
   }
 
   async forkSandbox(id: string, count: number, timeoutS?: number): Promise<ForkOutcome[]> {

@@ -40,6 +40,14 @@ describe("command line", () => {
       "resume",
       "timeout",
       "fork",
+      "run",
+      "ps",
+      "attach",
+      "cp",
+      "url",
+      "port-forward",
+      "logs",
+      "metrics",
     ];
     for (const word of [...words, "delete", "rm", "template"]) {
       assert.match(root.stdout, new RegExp(`\\b${word}\\b`));

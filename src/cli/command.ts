@@ -34,6 +34,7 @@ export interface Argument {
   readonly name: string;
   readonly summary: string;
   readonly many?: boolean;
+  readonly optional?: boolean;
 }
 
 export interface Option {

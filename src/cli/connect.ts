@@ -1,3 +1,4 @@
+import type { IncomingHttpHeaders } from "node:http";
 import { type RpcCode, RpcError } from "./errors.ts";
 import { type HttpClient, readBody } from "./http.ts";
 
@@ -41,6 +42,8 @@ export class ConnectClient {
       readonly signal: AbortSignal;
       readonly idleMs: number;
       readonly headers?: Readonly<Record<string, string>>;
+      /** Told of the answer's headers, before its first message. */
+      onHeaders?(headers: IncomingHttpHeaders): void;
     },
   ): AsyncGenerator<unknown, void> {
     const headers = {
@@ -55,6 +58,7 @@ export class ConnectClient {
       if (response.statusCode !== 200) {
         throw errorOfAnswer(response.statusCode ?? 0, await readBody(response, MAX_MESSAGE_BYTES));
       }
+      options.onHeaders?.(response.headers);
       const chunks = (response as AsyncIterable<Buffer>)[Symbol.asyncIterator]();
       const frames = new FrameReader();
       for (;;) {

@@ -1,9 +1,14 @@
+import type { IncomingHttpHeaders } from "node:http";
 import type { SandboxHandle } from "./api.ts";
 import { ConnectClient } from "./connect.ts";
-import { CliError, EXIT } from "./errors.ts";
+import { CliError, EXIT, type RpcCode, RpcError } from "./errors.ts";
 import type { HttpClient } from "./http.ts";
 
 const AGENT_PORT = 49983;
+/** The agent's own: where in all of a process's output a stream begins, and is to begin. */
+const OFFSET_HEADER = "aenv-output-offset";
+/** For an attach that wants nothing of what is kept. */
+export const NOTHING_KEPT = Number.MAX_SAFE_INTEGER;
 /** Silence of an agent that was asked for a sign of life every 15 s. */
 const IDLE_MS = 45_000;
 const CALL_TIMEOUT_MS = 30_000;
@@ -11,6 +16,21 @@ const CALL_TIMEOUT_MS = 30_000;
 export interface TerminalSize {
   readonly cols: number;
   readonly rows: number;
+}
+
+/** What leads a request to a sandbox's agent, and lets it in. `user`: who it acts as; absent = the template's default. */
+export function agentHeaders(sandbox: SandboxHandle, user?: string): Record<string, string> {
+  return {
+    "e2b-sandbox-id": sandbox.sandboxID,
+    "e2b-sandbox-port": String(AGENT_PORT),
+    ...(sandbox.envdAccessToken ? { "x-access-token": sandbox.envdAccessToken } : {}),
+    ...(user === undefined ? {} : { authorization: `Basic ${Buffer.from(`${user}:`).toString("base64")}` }),
+  };
+}
+
+/** Of our terminal; the usual one where there is none or it does not say. */
+export function terminalSize({ columns, rows }: { readonly columns?: number; readonly rows?: number }): TerminalSize {
+  return { cols: columns || 80, rows: rows || 24 };
 }
 
 export interface StartProcess {
@@ -28,10 +48,17 @@ export interface StartProcess {
 export interface RunningProcess {
   readonly pid: number;
   readonly tag?: string;
+  readonly config: {
+    readonly cmd: string;
+    readonly args: readonly string[];
+    readonly envs: Readonly<Record<string, string>>;
+    readonly cwd?: string;
+  };
 }
 
 export type ProcessEvent =
-  | { readonly kind: "start"; readonly pid: number }
+  /** `offset`: of all output since the process's start, where the following begins; agents that keep none do not say. */
+  | { readonly kind: "start"; readonly pid: number; readonly offset?: number }
   | { readonly kind: "output"; readonly stream: "stdout" | "stderr" | "terminal"; readonly bytes: Buffer }
   | { readonly kind: "end"; readonly end: ProcessEnd };
 
@@ -48,17 +75,17 @@ export class ProcessClient {
 
   /** `user`: who the processes run as; absent = the template's default. */
   constructor(http: HttpClient, sandbox: SandboxHandle, user?: string) {
-    this.#connect = new ConnectClient(http, {
-      "e2b-sandbox-id": sandbox.sandboxID,
-      "e2b-sandbox-port": String(AGENT_PORT),
-      ...(sandbox.envdAccessToken ? { "x-access-token": sandbox.envdAccessToken } : {}),
-      ...(user === undefined ? {} : { authorization: `Basic ${Buffer.from(`${user}:`).toString("base64")}` }),
-    });
+    this.#connect = new ConnectClient(http, agentHeaders(sandbox, user));
   }
 
   async list(): Promise<RunningProcess[]> {
-    const answer = (await this.#call("List", {})) as { processes?: { pid?: number; tag?: string }[] };
-    return (answer.processes ?? []).map(({ pid = 0, tag }) => ({ pid, ...(tag === undefined ? {} : { tag }) }));
+    const answer = (await this.#call("List", {})) as { processes?: WireProcess[] };
+    return (answer.processes ?? []).map(({ pid = 0, tag, config }) => ({
+      pid,
+      ...(tag === undefined ? {} : { tag }),
+      // Empty values are left out on the wire.
+      config: { cmd: "", args: [], envs: {}, ...config },
+    }));
   }
 
   /** The first event is its start, the last one its end. The process outlives the stream. */
@@ -76,9 +103,17 @@ export class ProcessClient {
     );
   }
 
-  /** As start, for a process that runs already: its output from now on. */
-  attach(pid: number, signal: AbortSignal): AsyncGenerator<ProcessEvent, void> {
-    return this.#events("Connect", { process: { pid } }, signal);
+  /** As start, for a process that runs already: what is kept of its output from an offset on, then the rest. */
+  async *attach(pid: number, from: number, signal: AbortSignal): AsyncGenerator<ProcessEvent, void> {
+    let offset: number | undefined;
+    const onHeaders = (headers: IncomingHttpHeaders): void => {
+      const said = headers[OFFSET_HEADER];
+      if (typeof said === "string" && /^\d{1,15}$/.test(said)) offset = Number(said);
+    };
+    const options = { headers: { [OFFSET_HEADER]: String(from) }, onHeaders };
+    for await (const event of this.#events("Connect", { process: { pid } }, signal, options)) {
+      yield event.kind === "start" && offset !== undefined ? { ...event, offset } : event;
+    }
   }
 
   /** Returns when the process's pipe or terminal has taken the bytes, which may be never. */
@@ -99,6 +134,17 @@ export class ProcessClient {
     await this.#call("Update", { process: { pid }, pty: { size } });
   }
 
+  /** Gives the process's terminal the size of ours; false: it runs without one, or not any more. */
+  async hasTerminal(pid: number, ours: { readonly columns?: number; readonly rows?: number }): Promise<boolean> {
+    try {
+      await this.resize(pid, terminalSize(ours));
+      return true;
+    } catch (error) {
+      if (error instanceof RpcError && error.answered) return false;
+      throw error;
+    }
+  }
+
   async signal(pid: number, name: "SIGTERM" | "SIGKILL"): Promise<void> {
     await this.#call("SendSignal", { process: { pid }, signal: `SIGNAL_${name}` });
   }
@@ -108,13 +154,24 @@ export class ProcessClient {
     return this.#connect.unary(`/process.Process/${method}`, message, options);
   }
 
-  async *#events(method: string, message: unknown, signal: AbortSignal): AsyncGenerator<ProcessEvent, void> {
-    const stream = this.#connect.stream(`/process.Process/${method}`, message, { signal, idleMs: IDLE_MS });
+  async *#events(
+    method: string,
+    message: unknown,
+    signal: AbortSignal,
+    options: Pick<Parameters<ConnectClient["stream"]>[2], "headers" | "onHeaders"> = {},
+  ): AsyncGenerator<ProcessEvent, void> {
+    const stream = this.#connect.stream(`/process.Process/${method}`, message, { ...options, signal, idleMs: IDLE_MS });
     for await (const answer of stream) {
       const event = eventOf((answer as { event?: WireEvent }).event ?? {});
       if (event !== undefined) yield event;
     }
   }
+}
+
+interface WireProcess {
+  readonly pid?: number;
+  readonly tag?: string;
+  readonly config?: Partial<RunningProcess["config"]>;
 }
 
 interface WireEvent {
@@ -171,3 +228,16 @@ const SIGNAL_WORDS: readonly string[] = [
   "alarm clock",
   "terminated",
 ];
+
+/** A command that could not be started has the code a shell would give; every other failure is aenv's. */
+export function describeStart(error: unknown, cmd: string): unknown {
+  if (!(error instanceof RpcError)) return error;
+  const code = STARTING_CODES[error.code];
+  if (!error.answered || code === undefined) return error;
+  return new CliError(code, `cannot run ${cmd}: ${error.message}`, { cause: error });
+}
+
+const STARTING_CODES: Partial<Record<RpcCode, number>> = {
+  not_found: EXIT.commandNotFound,
+  permission_denied: EXIT.notExecutable,
+};

@@ -29,8 +29,8 @@ export const EXIT_CODE_HELP = `Exit codes:
   4    conflict: the sandbox or template is in another state
   5    no API key, or one the server does not accept; for pull: the registry's
   6    server or sandbox not reachable, busy, or too slow
-  130  interrupted; for a shell: the sandbox was paused or went away
-  exec: the remote command's own code; 128+n when signal n ended it; 125 when aenv itself failed
+  130  interrupted; on a terminal: the sandbox was paused or went away
+  exec, run, attach: the remote command's own code; 128+n when signal n ended it; 125 when aenv itself failed
   start, connect: the shell's own code`;
 
 export class CliError extends Error {

@@ -1,5 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import * as http from "node:http";
+import { type Duplex, Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { CliError, EXIT } from "./errors.ts";
 
 export interface HttpRequest {
@@ -7,7 +9,8 @@ export interface HttpRequest {
   /** Path with query, below the base URL. */
   readonly path: string;
   readonly headers?: Readonly<Record<string, string>>;
-  readonly body?: string | Uint8Array;
+  /** A stream is sent as it comes, over a connection of its own; its failure is the call's. */
+  readonly body?: string | Uint8Array | AsyncIterable<Uint8Array>;
   readonly signal?: AbortSignal;
   /** How long the answer's headers may take; 0 = for ever. */
   readonly timeoutMs: number;
@@ -48,6 +51,47 @@ export class HttpClient {
     }
   }
 
+  /**
+   * Asks for another protocol on a connection of its own. Gives that connection, which is the caller's then and may be half
+   * closed, and what came behind the answer; or the answer of a server that does not want to. Throws as send does.
+   */
+  async upgrade(request: {
+    readonly path: string;
+    readonly protocol: string;
+    readonly headers: Readonly<Record<string, string>>;
+    readonly signal: AbortSignal;
+    readonly timeoutMs: number;
+  }): Promise<{ readonly socket: Duplex; readonly head: Buffer } | { readonly response: IncomingMessage }> {
+    const { path, protocol, signal, timeoutMs } = request;
+    const headers = { "user-agent": "aenv-cli", ...request.headers, connection: "Upgrade", upgrade: protocol };
+    const options = { headers, agent: false as const, allowHalfOpen: true };
+    return await new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason);
+      const call = this.#request(`${this.baseUrl}${path}`, options);
+      const abort = (): void => void call.destroy(signal.reason);
+      signal.addEventListener("abort", abort, { once: true });
+      const late = timer(timeoutMs, () => call.destroy(new TimeoutError("did not answer in time")));
+      const settle = (): void => {
+        clearTimeout(late);
+        signal.removeEventListener("abort", abort);
+      };
+      call.on("upgrade", (_answer, socket, head) => {
+        settle();
+        resolve({ socket, head });
+      });
+      call.on("response", (response) => {
+        settle();
+        response.on("error", () => {});
+        resolve({ response });
+      });
+      call.on("error", (error) => {
+        settle();
+        reject(signal.aborted ? signal.reason : this.#unreachable(error));
+      });
+      call.end();
+    });
+  }
+
   close(): void {
     this.#agent.destroy();
   }
@@ -60,11 +104,13 @@ export class HttpClient {
         return;
       }
       const headers: Record<string, string> = { "user-agent": "aenv-cli", ...request.headers };
-      if (body !== undefined) headers["content-length"] = String(Buffer.byteLength(body));
+      const stream = isStream(body) ? body : undefined;
+      if (body !== undefined && !isStream(body)) headers["content-length"] = String(Buffer.byteLength(body));
       const call = this.#request(`${this.baseUrl}${request.path}`, {
         method: request.method,
         headers,
-        agent: this.#agent,
+        // A kept connection may turn out to be closed, and a stream cannot be sent twice.
+        agent: stream === undefined ? this.#agent : false,
       });
       const abort = (): void => void call.destroy(signal?.reason);
       signal?.addEventListener("abort", abort, { once: true });
@@ -89,10 +135,12 @@ export class HttpClient {
         settle();
         signal?.removeEventListener("abort", abort);
         if (signal?.aborted) reject(signal.reason);
+        else if (error instanceof CliError) reject(error);
         else if (call.reusedSocket && STALE_CODES.has(error.code ?? "")) reject(new StaleConnectionError());
         else reject(this.#unreachable(error));
       });
-      call.end(body);
+      if (stream === undefined) call.end(body as string | Uint8Array | undefined);
+      else sendStream(stream, call);
     });
   }
 
@@ -103,6 +151,21 @@ export class HttpClient {
       cause: error,
     });
   }
+}
+
+function isStream(body: HttpRequest["body"]): body is AsyncIterable<Uint8Array> {
+  return typeof body === "object" && Symbol.asyncIterator in body;
+}
+
+/** At the other side's pace. Once it has answered, what it does not take any more is no failure. */
+function sendStream(body: AsyncIterable<Uint8Array>, call: http.ClientRequest): void {
+  let answered = false;
+  call.once("response", () => {
+    answered = true;
+  });
+  pipeline(Readable.from(body), call).catch((error) => {
+    if (!answered) call.destroy(error);
+  });
 }
 
 const STALE_CODES = new Set(["ECONNRESET", "EPIPE"]);

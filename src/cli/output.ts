@@ -19,7 +19,12 @@ export class Output {
   }
 
   async json(value: unknown): Promise<void> {
-    await writeAll(this.#io.stdout, `${JSON.stringify(value, undefined, 2)}\n`);
+    await writeAll(this.#io.stdout, `${safeJson(value, 2)}\n`);
+  }
+
+  /** One value a line. */
+  async jsonLines(values: readonly unknown[]): Promise<void> {
+    await this.line(values.map((value) => safeJson(value)).join("\n"));
   }
 
   /** The same columns on a terminal and in a pipe; only the colour of the titles differs. */
@@ -44,10 +49,17 @@ export class Output {
   }
 }
 
-/** Names come from other people: control characters in them must not reach a terminal. */
+/** Names come from other people: what steers a terminal, or turns the order of what is read, must not reach it. */
 export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: exactly those are meant
-  return text.replace(/[\x00-\x1f\x7f-\x9f]/g, "?");
+  return text.replace(/[\p{Cc}\u202a-\u202e\u2066-\u2069]/gu, "?");
+}
+
+/** The same value to whoever parses it. JSON itself escapes the control characters below U+0020 only. */
+function safeJson(value: unknown, indent?: number): string {
+  return JSON.stringify(value, undefined, indent).replace(
+    /[\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g,
+    (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"] as const;
@@ -86,4 +98,9 @@ export function formatTime(at: string | Date): string {
 /** The same for a text of several lines. */
 export function printableLines(text: string): string {
   return text.split("\n").map(printable).join("\n");
+}
+
+/** As a shell would take them. */
+export function quoteWords(words: readonly string[]): string {
+  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`)).join(" ");
 }

@@ -81,7 +81,8 @@ function addCommand(parent: Parser, command: Command | CommandGroup, printed: Pr
     return;
   }
   for (const argument of command.args) {
-    parser.argument(argument.many ? `<${argument.name}...>` : `<${argument.name}>`, argument.summary);
+    const name = argument.many ? `${argument.name}...` : argument.name;
+    parser.argument(argument.optional ? `[${name}]` : `<${name}>`, argument.summary);
   }
   for (const option of command.options) parser.addOption(parserOption(option));
   if (command.passThrough) parser.passThroughOptions();
@@ -89,7 +90,8 @@ function addCommand(parent: Parser, command: Command | CommandGroup, printed: Pr
   parser.action(() => {
     const outer = parent.parent === null ? {} : parent.opts();
     // Commander gives a variadic argument as an array in its place.
-    chosen(command, parser.processedArgs.flat() as string[], { ...outer, ...parser.opts() });
+    const words = parser.processedArgs.flat().filter((word) => word !== undefined) as string[];
+    chosen(command, words, { ...outer, ...parser.opts() });
   });
 }
 
@@ -153,6 +155,8 @@ Examples:
   aenv auth                     log in
   aenv start base               start a sandbox and enter it
   aenv exec ID python3 -V       run a command in it
+  aenv run base -- nproc        the same in a sandbox of its own, which ends with it
+  aenv cp src ID:/srv/app       copy a folder into it
   aenv fork ID --count 3        three copies of it, as it is now
 
 \`aenv <command> --help\` says more about each.`;

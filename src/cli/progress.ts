@@ -80,3 +80,75 @@ function drawBar({ doneBytes, totalBytes }: BuildProgress): string {
   const full = Math.round(share * BAR_WIDTH);
   return `[${"#".repeat(full)}${".".repeat(BAR_WIDTH - full)}]`;
 }
+
+const QUIET_MS = 1000;
+
+/** Shows on a terminal what is waited for, from the second second on; elsewhere nothing. The line is gone afterwards. */
+export async function whileWaiting<T>(io: CliIo, what: string, work: Promise<T>): Promise<T> {
+  if (io.stderr.isTTY !== true || io.env.TERM === "dumb") return await work;
+  const startedMs = Date.now();
+  let shown = false;
+  const ticker = setInterval(() => {
+    shown = true;
+    io.stderr.write(`\r\x1b[K${printable(what)}, ${formatDuration(Date.now() - startedMs)}`);
+  }, QUIET_MS);
+  try {
+    return await work;
+  } finally {
+    clearInterval(ticker);
+    if (shown) await writeAll(io.stderr, "\r\x1b[K").catch(() => {});
+  }
+}
+
+const TICK_MS = 200;
+
+/** Shows on standard error how far a transfer is, from the second second on: a line that changes on a terminal, else a plain
+ *  one every few seconds. */
+export class TransferDisplay implements AsyncDisposable {
+  readonly #io: CliIo;
+  readonly #what: string;
+  readonly #startedMs = Date.now();
+  readonly #live: boolean;
+  readonly #ticker: NodeJS.Timeout;
+  #lastMs = 0;
+  #shown = false;
+  files = 0;
+  bytes = 0;
+  /** 0 while unknown. */
+  totalBytes = 0;
+
+  /** `what`: the action, like `copying`. */
+  constructor(io: CliIo, what: string) {
+    this.#io = io;
+    this.#what = what;
+    this.#live = io.stderr.isTTY === true && io.env.TERM !== "dumb";
+    this.#ticker = setInterval(() => this.#tick(), TICK_MS);
+  }
+
+  describe(): string {
+    const { bytes, totalBytes, files } = this;
+    const elapsedMs = Math.max(1, Date.now() - this.#startedMs);
+    const percent = totalBytes > 0 ? ` of ${formatBytes(totalBytes)} (${Math.floor((100 * bytes) / totalBytes)}%)` : "";
+    const count = files > 1 ? `, ${files} files` : "";
+    const speed = formatBytes(Math.floor((bytes * 1000) / elapsedMs));
+    return `${this.#what} ${formatBytes(bytes)}${percent}${count}, ${speed}/s, ${formatDuration(elapsedMs)}`;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    clearInterval(this.#ticker);
+    if (this.#shown) await writeAll(this.#io.stderr, "\r\x1b[K").catch(() => {});
+  }
+
+  #tick(): void {
+    const nowMs = Date.now();
+    const everyMs = this.#live ? TICK_MS : PLAIN_EVERY_MS;
+    if (nowMs - this.#startedMs < QUIET_MS || nowMs - Math.max(this.#startedMs, this.#lastMs) < everyMs) return;
+    this.#lastMs = nowMs;
+    if (!this.#live) {
+      this.#io.stderr.write(`${this.describe()}\n`);
+      return;
+    }
+    this.#shown = true;
+    this.#io.stderr.write(`\r\x1b[K${this.describe().slice(0, (this.#io.stderr.columns ?? 80) - 1)}`);
+  }
+}

@@ -1,10 +1,14 @@
-import { once } from "node:events";
-import type { Readable } from "node:stream";
-import { type ProcessClient, type ProcessEnd, type StartProcess, shellExitCode } from "./envd.ts";
-import { BrokenPipeError, CliError, EXIT, type RpcCode, RpcError } from "./errors.ts";
+import {
+  describeStart,
+  type ProcessClient,
+  type ProcessEnd,
+  type StartProcess,
+  shellExitCode,
+  terminalSize,
+} from "./envd.ts";
+import { BrokenPipeError, CliError, EXIT, RpcError } from "./errors.ts";
 import { type CliIo, writeAll } from "./io.ts";
-
-const CHUNK_BYTES = 256 * 1024;
+import { chunksOf } from "./streams.ts";
 
 /**
  * Runs one command with our own standard streams as its own and returns its exit code as a shell would give it.
@@ -16,7 +20,30 @@ export async function runRemote(io: CliIo, client: ProcessClient, process: Start
   try {
     return await run.toEnd(process);
   } catch (error) {
-    throw error instanceof RpcError ? describeFailure(error, run.started, process.cmd) : error;
+    throw run.started ? error : describeStart(error, process.cmd);
+  }
+}
+
+/**
+ * Shows the output of a process that runs already, what is kept of it and what comes, and returns its exit code. A signal leaves it running: 130.
+ * Throws RpcError.
+ */
+export async function watchRemote(io: CliIo, client: ProcessClient, pid: number): Promise<number> {
+  const left = new CliError(EXIT.interrupted, `interrupted; process ${pid} goes on`);
+  const stop = new AbortController();
+  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) => io.onSignal(name, () => stop.abort(left)));
+  try {
+    for await (const event of client.attach(pid, 0, stop.signal)) {
+      if (event.kind === "end") return shellExitCode(event.end);
+      if (event.kind === "output") await writeAll(event.stream === "stderr" ? io.stderr : io.stdout, event.bytes);
+    }
+    throw new CliError(EXIT.execFailed, "the sandbox did not say how the process ended");
+  } catch (error) {
+    if (error instanceof BrokenPipeError) return EXIT.brokenPipe;
+    throw error;
+  } finally {
+    for (const each of forget) each();
+    stop.abort(left);
   }
 }
 
@@ -44,7 +71,7 @@ class RemoteRun implements AsyncDisposable {
   async toEnd(process: StartProcess): Promise<number> {
     const events = this.#client.start(process, this.#stop.signal);
     for await (const event of events) {
-      if (event.kind === "start") this.#onStart(event.pid, process.stdin);
+      if (event.kind === "start") this.#onStart(event.pid, process);
       else if (event.kind === "end") return this.#exitCode(event.end);
       else if (!(await this.#show(event.stream === "stderr" ? this.#io.stderr : this.#io.stdout, event.bytes))) {
         return EXIT.brokenPipe;
@@ -59,11 +86,17 @@ class RemoteRun implements AsyncDisposable {
     await Promise.all(this.#tasks);
   }
 
-  #onStart(pid: number, stdin: boolean): void {
+  #onStart(pid: number, { stdin, terminal }: StartProcess): void {
     this.#pid = pid;
     if (stdin) this.#tasks.push(this.#feed(pid));
+    if (terminal !== undefined) this.#forget.push(this.#io.onSignal("SIGWINCH", () => this.#resize(pid)));
     // Asked to end while the start was under way.
     if (this.#signals.length > 0) this.#terminate(pid);
+  }
+
+  #resize(pid: number): void {
+    // Of an ended process, or too late to matter.
+    this.#tasks.push(this.#client.resize(pid, terminalSize(this.#io.stdout)).catch(() => {}));
   }
 
   /** False: our reader has gone. The command gets to know as it would in a pipe: it is ended. */
@@ -123,40 +156,3 @@ class RemoteRun implements AsyncDisposable {
     this.#stop.abort(error);
   }
 }
-
-/** What there is, in pieces of bounded size, as it comes; ends at end of file, throws when the input cannot be read. */
-async function* chunksOf(input: Readable, signal: AbortSignal): AsyncGenerator<Buffer, void> {
-  // A failure between two waits is found in `errored`; without a listener it would end the process.
-  input.on("error", () => {});
-  for (;;) {
-    if (input.errored) throw input.errored;
-    const chunk = input.read() as Buffer | null;
-    if (chunk !== null) {
-      for (let at = 0; at < chunk.length; at += CHUNK_BYTES) yield chunk.subarray(at, at + CHUNK_BYTES);
-    } else if (input.readableEnded || input.destroyed) {
-      return;
-    } else {
-      const waiting = new AbortController();
-      const until = { signal: AbortSignal.any([signal, waiting.signal]) };
-      const news = ["readable", "end", "close"].map((name) => once(input, name, until));
-      try {
-        await Promise.race(news);
-      } finally {
-        waiting.abort();
-        await Promise.allSettled(news);
-      }
-    }
-  }
-}
-
-/** A command that could not be started has the code a shell would give; every other failure is aenv's. */
-function describeFailure(error: RpcError, started: boolean, cmd: string): CliError {
-  const code = STARTING_CODES[error.code];
-  if (started || !error.answered || code === undefined) return error;
-  return new CliError(code, `cannot run ${cmd}: ${error.message}`, { cause: error });
-}
-
-const STARTING_CODES: Partial<Record<RpcCode, number>> = {
-  not_found: EXIT.commandNotFound,
-  permission_denied: EXIT.notExecutable,
-};

@@ -126,13 +126,30 @@ describe("shell", () => {
     await done;
   });
 
-  it("takes a broken connection up again with the same shell", async () => {
+  it("takes a broken connection up again where it was, with nothing lost and nothing twice", async () => {
     const id = sandbox();
     const { io, done } = await attached(["cn", id]);
     const { pid } = shell();
     server.agent.cut();
+    server.agent.say("while it was broken");
+    await io.shows("stdout", "while it was broken");
+    server.agent.say(", after it");
+    await io.shows("stdout", "after it");
+    assert.equal(io.text("stdout"), "ready$ while it was broken, after it");
+    assert.deepEqual([shell().pid, shell().sizes], [pid, ["100x30"]]);
+    io.stdin.write("exit 4\r");
+    assert.equal((await done).code, 4);
+  });
+
+  it("takes it up again with the same shell that draws anew, where the agent keeps no output", async () => {
+    const id = sandbox();
+    const { io, done } = await attached(["cn", id]);
+    const { pid } = shell();
+    server.agent.keeps = false;
+    server.agent.cut();
     const process = shell();
     while (process.sizes.length < 3) await setImmediate();
+    server.agent.keeps = true;
     server.agent.say("after the break");
     await io.shows("stdout", "after the break");
     assert.equal(shell().pid, pid);
@@ -198,17 +215,34 @@ describe("DetachKeys", () => {
   };
 
   it("finds ~. at the start of a line only, over any cut", () => {
-    assert.deepEqual(take(new DetachKeys(), "~.x"), ["", true]);
-    assert.deepEqual(take(new DetachKeys(), "a~.\r~.x"), ["a~.\r", true]);
-    const cut = new DetachKeys();
+    assert.deepEqual(take(new DetachKeys({ ctrlPQ: true }), "~.x"), ["", true]);
+    assert.deepEqual(take(new DetachKeys({ ctrlPQ: true }), "a~.\r~.x"), ["a~.\r", true]);
+    const cut = new DetachKeys({ ctrlPQ: true });
     assert.deepEqual(take(cut, "ls\r~"), ["ls\r", false]);
     assert.deepEqual(take(cut, "."), ["", true]);
   });
 
   it("passes every other tilde on", () => {
-    assert.deepEqual(take(new DetachKeys(), "~/bin\r"), ["~/bin\r", false]);
-    assert.deepEqual(take(new DetachKeys(), "~~.\r"), ["~.\r", false]);
-    assert.deepEqual(take(new DetachKeys(), "~\r~."), ["~\r", true]);
+    assert.deepEqual(take(new DetachKeys({ ctrlPQ: true }), "~/bin\r"), ["~/bin\r", false]);
+    assert.deepEqual(take(new DetachKeys({ ctrlPQ: true }), "~~.\r"), ["~.\r", false]);
+    assert.deepEqual(take(new DetachKeys({ ctrlPQ: true }), "~\r~."), ["~\r", true]);
+  });
+});
+
+describe("DetachKeys of docker", () => {
+  it("finds Ctrl-P Ctrl-Q over any cut, and passes every other Ctrl-P on", () => {
+    const keys = new DetachKeys({ ctrlPQ: true });
+    const take = (text: string): [string, boolean] => {
+      const { pass, detach } = keys.take(Buffer.from(text));
+      return [pass.toString(), detach];
+    };
+    assert.deepEqual(take("a\x10"), ["a", false]);
+    assert.deepEqual([keys.holdsCtrlP, take("b\x10\x10")], [true, ["\x10b\x10", false]]);
+    assert.deepEqual(take("\x11x"), ["", true]);
+    assert.deepEqual(take("\x11\x10"), ["\x11", false]);
+    assert.deepEqual([keys.release().toString(), keys.holdsCtrlP, keys.release().length], ["\x10", false, 0]);
+    const without = new DetachKeys({ ctrlPQ: false });
+    assert.equal(without.take(Buffer.from("\x10\x11")).pass.toString(), "\x10\x11");
   });
 });
 

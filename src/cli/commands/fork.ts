@@ -1,6 +1,7 @@
 import type { Command } from "../command.ts";
 import { ApiError, EXIT } from "../errors.ts";
 import { timeoutOption } from "../options.ts";
+import { whileWaiting } from "../progress.ts";
 
 export const fork: Command = {
   name: "fork",
@@ -15,7 +16,8 @@ export const fork: Command = {
   details: "Prints the ids of the copies, one a line.",
   async run(context, input) {
     const api = await context.api();
-    const outcomes = await api.forkSandbox(input.arg(0), input.number("count") ?? 1, input.number("timeout"));
+    const forking = api.forkSandbox(input.arg(0), input.number("count") ?? 1, input.number("timeout"));
+    const outcomes = await whileWaiting(context.io, `forking ${input.arg(0)}`, forking);
     if (context.json) await context.out.json(outcomes);
     let failed: ApiError | undefined;
     for (const { sandbox, error } of outcomes) {

@@ -1,5 +1,6 @@
 import type { Command } from "../command.ts";
 import { EXIT } from "../errors.ts";
+import { whileWaiting } from "../progress.ts";
 
 export const pause: Command = {
   name: "pause",
@@ -10,7 +11,8 @@ export const pause: Command = {
   examples: ["aenv pause ID", "aenv resume ID"],
   async run(context, input) {
     const id = input.arg(0);
-    const paused = await (await context.api()).pauseSandbox(id);
+    const api = await context.api();
+    const paused = await whileWaiting(context.io, `pausing ${id}`, api.pauseSandbox(id));
     if (context.json) await context.out.json({ sandboxID: id, result: paused ? "paused" : "already_paused" });
     else await context.out.line(paused ? `Paused ${id}.` : `${id} was paused already.`);
     return EXIT.ok;

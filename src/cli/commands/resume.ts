@@ -1,6 +1,7 @@
 import type { Command } from "../command.ts";
 import { EXIT } from "../errors.ts";
 import { DEFAULT_TIMEOUT_S, timeoutOption } from "../options.ts";
+import { whileWaiting } from "../progress.ts";
 
 export const resume: Command = {
   name: "resume",
@@ -14,7 +15,8 @@ export const resume: Command = {
   async run(context, input) {
     const id = input.arg(0);
     const api = await context.api();
-    const { sandbox, resumed } = await api.connectSandbox(id, input.number("timeout") ?? DEFAULT_TIMEOUT_S);
+    const connecting = api.connectSandbox(id, input.number("timeout") ?? DEFAULT_TIMEOUT_S);
+    const { sandbox, resumed } = await whileWaiting(context.io, `resuming ${id}`, connecting);
     if (context.json) await context.out.json(sandbox);
     else await context.out.line(resumed ? `Resumed ${id}.` : `${id} was running already.`);
     return EXIT.ok;

@@ -1,8 +1,9 @@
 import type { ApiClient, CreateSandbox, SandboxHandle } from "../api.ts";
 import type { Command } from "../command.ts";
 import type { Context } from "../context.ts";
-import { CliError, EXIT } from "../errors.ts";
+import { EXIT } from "../errors.ts";
 import { DEFAULT_TIMEOUT_S, timeoutOption } from "../options.ts";
+import { createUninterrupted } from "../sandbox.ts";
 
 export const start: Command = {
   name: "start",
@@ -49,28 +50,6 @@ export const start: Command = {
     return EXIT.ok;
   },
 };
-
-/** Whoever interrupts a start does not want the sandbox: it is awaited, so that its id is known, and deleted. A second
- *  signal does not wait; the sandbox's timeout is the net then. */
-async function createUninterrupted(context: Context, api: ApiClient, request: CreateSandbox): Promise<SandboxHandle> {
-  const interrupted = new CliError(EXIT.interrupted, "interrupted before the sandbox was ready");
-  const giveUp = new AbortController();
-  let signals = 0;
-  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-    context.io.onSignal(name, () => {
-      signals += 1;
-      if (signals > 1) giveUp.abort(interrupted);
-    }),
-  );
-  try {
-    const sandbox = await api.createSandbox(request, giveUp.signal);
-    if (signals === 0) return sandbox;
-    await api.deleteSandbox(sandbox.sandboxID);
-    throw interrupted;
-  } finally {
-    for (const remove of forget) remove();
-  }
-}
 
 /** A sandbox whose shell was never reached is of no use to the person who started it. */
 async function enterNew(context: Context, api: ApiClient, sandbox: SandboxHandle, timeoutS: number): Promise<number> {

@@ -2,8 +2,17 @@ import type { ApiClient, SandboxHandle } from "../api.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
 import type { CliIo } from "../io.ts";
+import { REFRESH_MAX_S } from "../keepalive.ts";
 import { formatTime } from "../output.ts";
-import { attachShell, type Ending, REFRESH_MAX_S, type ShellOptions } from "./session.ts";
+import { shell } from "./program.ts";
+import { attachTerminal, type Ending } from "./session.ts";
+
+export interface ShellOptions {
+  /** How long the sandbox should live after the terminal leaves; it is prolonged to that while attached. */
+  readonly timeoutS: number;
+  /** Called once, when the shell's output is connected. */
+  onAttached?(): void;
+}
 
 /** Throws CliError (usage) where nobody could type. To be asked before anything is started. */
 export function requireTerminal(io: CliIo, otherwise: string): void {
@@ -18,8 +27,9 @@ export async function enter(
   sandbox: SandboxHandle,
   options: ShellOptions,
 ): Promise<number> {
-  const ending = await attachShell(context.io, api, sandbox, options);
   const id = sandbox.sandboxID;
+  const program = shell(context.io, id);
+  const ending = await attachTerminal(context.io, api, sandbox, program, { ...options, ctrlPQ: true });
   // A shell that ended has left the cursor at the start of a line; everything else may happen in the middle of one.
   const fresh = ending.kind === "exited" ? "" : "\n";
   await context.out.note(`${fresh}${FAREWELLS[ending.kind](id, ending)}${await outlook(api, id, ending, options)}`);

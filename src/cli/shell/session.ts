@@ -1,24 +1,20 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ApiClient, SandboxHandle } from "../api.ts";
-import { ProcessClient, type ProcessEvent, shellExitCode } from "../envd.ts";
-import { ApiError, CliError, EXIT, RpcError } from "../errors.ts";
+import { NOTHING_KEPT, ProcessClient, type ProcessEvent, shellExitCode, terminalSize } from "../envd.ts";
+import { ApiError, CliError, RpcError } from "../errors.ts";
 import type { CliIo } from "../io.ts";
+import { keepAlive } from "../keepalive.ts";
 import { InputSender } from "./input.ts";
 import { DetachKeys } from "./keys.ts";
+import { began, type Opened, type Program } from "./program.ts";
 import { RawTerminal } from "./terminal.ts";
 
-/** Marks the one shell of a sandbox that people come back to. */
-export const SHELL_TAG = "aenv-shell";
-
-const KEEP_ALIVE_EVERY_MS = 60_000;
-/** What an attached terminal leaves a sandbox at least; must outlast the wait between two prolongations. */
-const KEEP_ALIVE_MIN_S = 120;
-/** The server prolongs by no more at a time. */
-export const REFRESH_MAX_S = 3600;
 const SIGNAL_CODES = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129 } as const;
 const RECONNECT_TRIES = 12;
 const RECONNECT_MAX_WAIT_MS = 5000;
 const REDRAW_PAUSE_MS = 60;
+/** Whoever wants to leave types Ctrl-Q right behind Ctrl-P; after this it was meant for the program. */
+const CTRL_P_HOLD_MS = 500;
 
 export type Ending =
   | { readonly kind: "exited"; readonly exitCode: number }
@@ -28,26 +24,31 @@ export type Ending =
   | { readonly kind: "gone" }
   | { readonly kind: "lost"; readonly why: string };
 
-export interface ShellOptions {
-  /** How long the sandbox should live after the terminal leaves; it is prolonged to that while attached. */
-  readonly timeoutS: number;
-  /** Called once, when the shell's output is connected. */
-  onAttached?(): void;
+export interface SessionOptions {
+  /** Who the process calls are made as; absent = the template's default. */
+  readonly user?: string;
+  /** The sandbox is prolonged to this while attached; absent = not at all. */
+  readonly timeoutS?: number;
+  /** Whether Ctrl-P Ctrl-Q leaves, besides Enter ~ dot. */
+  readonly ctrlPQ: boolean;
+  /** Called once, when the program's output is connected. */
+  onAttached?(pid: number): void;
 }
 
 /**
- * Puts the person's terminal on the sandbox's shell until one of them ends: the shell that is there, else a new one. The
- * shell outlives the terminal. While attached the sandbox's life is prolonged, whether somebody types or not, and a broken
- * connection is taken up again as long as the sandbox runs. Throws CliError when the shell could not be reached at all.
+ * Puts the person's terminal on a program in the sandbox until one of them ends; the program outlives the terminal. Meanwhile
+ * the sandbox's life is prolonged, whether somebody types or not, and a broken connection is taken up again as long as the
+ * sandbox runs. Throws RpcError or CliError when the program could not be reached at all.
  */
-export async function attachShell(
+export async function attachTerminal(
   io: CliIo,
   api: ApiClient,
   sandbox: SandboxHandle,
-  options: ShellOptions,
+  program: Program,
+  options: SessionOptions,
 ): Promise<Ending> {
-  await using session = new ShellSession(io, api, sandbox, options);
-  return await session.run();
+  await using session = new TerminalSession(io, api, sandbox, options);
+  return await session.run(program);
 }
 
 /** How a person leaves: thrown through the streams as their abort reason. */
@@ -59,31 +60,31 @@ class Leave extends Error {
   }
 }
 
-function isMissingProgram(error: unknown): boolean {
-  return error instanceof RpcError && error.answered && error.code === "not_found";
-}
-
-class ShellSession implements AsyncDisposable {
+class TerminalSession implements AsyncDisposable {
   readonly #io: CliIo;
   readonly #api: ApiClient;
   readonly #id: string;
   readonly #client: ProcessClient;
-  readonly #options: ShellOptions;
+  readonly #options: SessionOptions;
   readonly #stop = new AbortController();
   readonly #forget: (() => void)[];
-  readonly #keys = new DetachKeys();
+  readonly #keys: DetachKeys;
   readonly #input: InputSender;
   #terminal: RawTerminal | undefined;
   #pid: number | undefined;
+  /** How much of all its output is on our terminal; undefined: the agent does not say. */
+  #shownTo: number | undefined;
   #keepAlive: Promise<void> | undefined;
+  #holding: NodeJS.Timeout | undefined;
   #resizing: Promise<void> = Promise.resolve();
 
-  constructor(io: CliIo, api: ApiClient, sandbox: SandboxHandle, options: ShellOptions) {
+  constructor(io: CliIo, api: ApiClient, sandbox: SandboxHandle, options: SessionOptions) {
     this.#io = io;
     this.#api = api;
     this.#id = sandbox.sandboxID;
-    this.#client = new ProcessClient(api.http, sandbox);
+    this.#client = new ProcessClient(api.http, sandbox, options.user);
     this.#options = options;
+    this.#keys = new DetachKeys(options);
     this.#input = new InputSender(
       async (bytes) => {
         if (this.#pid !== undefined) await this.#client.sendInput(this.#pid, "pty", bytes, this.#stop.signal);
@@ -95,10 +96,12 @@ class ShellSession implements AsyncDisposable {
     );
   }
 
-  async run(): Promise<Ending> {
+  async run(program: Program): Promise<Ending> {
     let ending: Ending;
     try {
-      ending = await this.#follow(await this.#open());
+      const opened = await program.open(this.#client, terminalSize(this.#io.stdout), this.#stop.signal);
+      await this.#begin(opened);
+      ending = await this.#follow(opened.events);
     } catch (error) {
       if (!(error instanceof Leave)) throw error;
       ending = error.ending;
@@ -109,80 +112,38 @@ class ShellSession implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stop.abort(new Leave({ kind: "detached" }));
+    clearTimeout(this.#holding);
     this.#terminal?.[Symbol.dispose]();
     for (const forget of this.#forget) forget();
     await Promise.all([this.#keepAlive, this.#input.idle(), this.#resizing]);
   }
 
-  /** The events of the shell that is there, else of a new one. The first event has been read: it is the start. */
-  async #open(): Promise<AsyncGenerator<ProcessEvent, void>> {
-    const there = (await this.#client.list()).filter(({ tag }) => tag === SHELL_TAG).at(-1);
-    if (there !== undefined) {
-      const events = await this.#begin(this.#client.attach(there.pid, this.#stop.signal)).catch((error) => {
-        // It ended between the two calls.
-        if (error instanceof RpcError && error.code === "not_found") return undefined;
-        throw error;
-      });
-      if (events !== undefined) {
-        await this.#redraw();
-        return events;
-      }
-    }
-    try {
-      return await this.#begin(this.#startShell("/bin/bash"));
-    } catch (error) {
-      if (!isMissingProgram(error)) throw error;
-    }
-    try {
-      return await this.#begin(this.#startShell("/bin/sh"));
-    } catch (error) {
-      if (!isMissingProgram(error)) throw error;
-      throw new CliError(EXIT.notFound, `${this.#id} has no shell: neither /bin/bash nor /bin/sh is in its image`, {
-        hint: "`aenv start TEMPLATE --detach` starts it without one, `aenv exec ID PROGRAM` runs what is there",
-        cause: error,
-      });
-    }
-  }
-
-  #startShell(cmd: string): AsyncGenerator<ProcessEvent, void> {
-    const { env, stdout } = this.#io;
-    const envs: Record<string, string> = { TERM: env.TERM || "xterm-256color", LANG: "C.UTF-8" };
-    if (env.COLORTERM) envs.COLORTERM = env.COLORTERM;
-    const terminal = { cols: stdout.columns || 80, rows: stdout.rows || 24 };
-    return this.#client.start(
-      { cmd, args: ["-i", "-l"], envs, terminal, tag: SHELL_TAG, stdin: true },
-      this.#stop.signal,
-    );
-  }
-
-  async #begin(events: AsyncGenerator<ProcessEvent, void>): Promise<AsyncGenerator<ProcessEvent, void>> {
-    const first = await events.next();
-    if (first.done || first.value.kind !== "start") {
-      throw new CliError(EXIT.failure, "the sandbox's agent did not say that the shell has started");
-    }
-    this.#pid = first.value.pid;
+  async #begin({ pid, offset, isStale }: Opened): Promise<void> {
+    this.#pid = pid;
+    this.#shownTo = offset;
     if (this.#terminal === undefined) {
       this.#terminal = new RawTerminal(this.#io, {
         input: (bytes) => this.#type(bytes),
         resize: () => this.#resize(),
         end: () => this.#leave({ kind: "signal", exitCode: SIGNAL_CODES.SIGHUP }),
       });
-      this.#keepAlive = this.#keepSandboxAlive();
-      this.#options.onAttached?.();
+      const { timeoutS } = this.#options;
+      if (timeoutS !== undefined) this.#keepAlive = keepAlive(this.#api, this.#id, timeoutS, this.#stop.signal);
+      this.#options.onAttached?.(pid);
     }
-    return events;
+    if (isStale) await this.#redraw();
   }
 
-  /** Shows what the shell says until it ends; takes a broken connection up again. */
+  /** Shows what the program says until it ends; takes a broken connection up again. */
   async #follow(first: AsyncGenerator<ProcessEvent, void>): Promise<Ending> {
     let events = first;
     for (;;) {
       try {
         for await (const event of events) {
-          if (event.kind === "output") await this.#terminal?.write(event.bytes);
+          if (event.kind === "output") await this.#show(event.bytes);
           else if (event.kind === "end") return { kind: "exited", exitCode: shellExitCode(event.end) };
         }
-        return { kind: "lost", why: "the sandbox did not say how the shell ended" };
+        return { kind: "lost", why: "the sandbox did not say how the program ended" };
       } catch (error) {
         if (!(error instanceof RpcError)) throw error;
         const next = await this.#reconnect(error);
@@ -192,7 +153,12 @@ class ShellSession implements AsyncDisposable {
     }
   }
 
-  /** The same shell's events again, or why there is nothing to come back to. */
+  async #show(bytes: Buffer): Promise<void> {
+    await this.#terminal?.write(bytes);
+    if (this.#shownTo !== undefined) this.#shownTo += bytes.length;
+  }
+
+  /** The same program's events again, or why there is nothing to come back to. */
   async #reconnect(broken: RpcError): Promise<AsyncGenerator<ProcessEvent, void> | Ending> {
     let why: Error = broken;
     for (let tries = 0; tries < RECONNECT_TRIES; tries += 1) {
@@ -202,14 +168,15 @@ class ShellSession implements AsyncDisposable {
       try {
         const { state } = await this.#api.getSandbox(this.#id, this.#stop.signal);
         if (state === "paused") return { kind: "paused" };
-        const events = await this.#begin(this.#client.attach(this.#pid ?? 0, this.#stop.signal));
-        await this.#redraw();
-        return events;
+        const shownTo = this.#shownTo ?? NOTHING_KEPT;
+        const opened = await began(this.#client.attach(this.#pid ?? 0, shownTo, this.#stop.signal), shownTo);
+        await this.#begin(opened);
+        return opened.events;
       } catch (error) {
         this.#stop.signal.throwIfAborted();
         if (error instanceof ApiError && error.status === 404) return { kind: "gone" };
         if (error instanceof RpcError && error.code === "not_found") {
-          return { kind: "lost", why: "the shell ended while the connection was down" };
+          return { kind: "lost", why: "it ended while the connection was down" };
         }
         if (!(error instanceof CliError)) throw error;
         why = error;
@@ -219,8 +186,12 @@ class ShellSession implements AsyncDisposable {
   }
 
   #type(bytes: Buffer): void {
+    clearTimeout(this.#holding);
     const { pass, detach } = this.#keys.take(bytes);
     this.#input.push(pass);
+    if (this.#keys.holdsCtrlP) {
+      this.#holding = setTimeout(() => this.#input.push(this.#keys.release()), CTRL_P_HOLD_MS);
+    }
     if (detach) this.#leave({ kind: "detached" });
   }
 
@@ -248,15 +219,6 @@ class ShellSession implements AsyncDisposable {
     } catch (error) {
       // Not worth losing the shell for; a broken connection shows on the stream as well.
       if (!(error instanceof RpcError)) throw error;
-    }
-  }
-
-  async #keepSandboxAlive(): Promise<void> {
-    const durationS = Math.min(REFRESH_MAX_S, Math.max(KEEP_ALIVE_MIN_S, this.#options.timeoutS));
-    while (!this.#stop.signal.aborted) {
-      // A refusal means that the sandbox is paused or gone, which the stream tells too.
-      await this.#api.refresh(this.#id, durationS, this.#stop.signal).catch(() => {});
-      await sleep(KEEP_ALIVE_EVERY_MS, undefined, { signal: this.#stop.signal }).catch(() => {});
     }
   }
 

@@ -1,4 +1,4 @@
-import type { TerminalSize } from "../envd.ts";
+import { type TerminalSize, terminalSize } from "../envd.ts";
 import { BrokenPipeError } from "../errors.ts";
 import type { CliIo } from "../io.ts";
 import { writeAll } from "../io.ts";
@@ -39,8 +39,7 @@ export class RawTerminal implements Disposable {
   }
 
   get size(): TerminalSize {
-    const { columns = 80, rows = 24 } = this.#io.stdout;
-    return { cols: columns || 80, rows: rows || 24 };
+    return terminalSize(this.#io.stdout);
   }
 
   pauseInput(): void {

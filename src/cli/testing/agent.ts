@@ -59,6 +59,8 @@ interface Running {
   /** What was typed into a terminal, and the sizes it got. */
   typed: string;
   readonly sizes: string[];
+  /** What a terminal has shown. */
+  kept: Buffer;
 }
 
 /**
@@ -72,6 +74,8 @@ export class AgentDouble {
   /** What this machine lacks although the test's has it. */
   missing = new Set<string>();
   inputError: ConnectError | undefined;
+  /** Whether it keeps output for who attaches, as agents do since they say where a stream begins. */
+  keeps = true;
   #nextPid = 1000;
 
   readonly routes = (router: ConnectRouter): void => {
@@ -96,8 +100,12 @@ export class AgentDouble {
             : agent.#shell(plain, request.tag, `${request.pty.size?.cols}x${request.pty.size?.rows}`);
         yield* agent.#watch(process);
       },
-      async *connect(request) {
-        yield* agent.#watch(agent.#find(request.process));
+      async *connect(request, context) {
+        const process = agent.#find(request.process);
+        const asked = Number(context.requestHeader.get("aenv-output-offset") ?? 0);
+        const from = Math.min(asked, process.kept.length);
+        if (agent.keeps) context.responseHeader.set("aenv-output-offset", String(from));
+        yield* agent.#watch(process, agent.keeps ? process.kept.subarray(from) : Buffer.alloc(0));
       },
       async sendInput(request) {
         if (agent.inputError !== undefined) throw agent.inputError;
@@ -114,6 +122,7 @@ export class AgentDouble {
       update(request) {
         const { size } = request.pty ?? {};
         const process = agent.#find(request.process);
+        if (process.child !== undefined) throw new ConnectError("has no terminal to resize", Code.InvalidArgument);
         process.sizes.push(`${size?.cols}x${size?.rows}`);
         agent.#print(process, `[${process.sizes.at(-1)}]`);
         return {};
@@ -128,6 +137,15 @@ export class AgentDouble {
   /** Breaks every open stream, as a lost connection does; the processes go on. */
   cut(): void {
     for (const { watchers } of this.running.values()) for (const watcher of watchers) watcher.break();
+  }
+
+  /** Ends the terminals. */
+  end(exitCode: number): void {
+    for (const process of this.running.values()) {
+      if (process.child !== undefined) continue;
+      this.running.delete(process.pid);
+      void publish(process, { case: "end", value: { exitCode, exited: true, status: `exit status ${exitCode}` } });
+    }
   }
 
   /** Lets the terminals say something. */
@@ -147,7 +165,16 @@ export class AgentDouble {
       ...(cwd === undefined ? {} : { cwd }),
     });
     const watchers = new Set<Watcher>();
-    const process: Running = { pid: this.#nextPid++, tag: undefined, config, watchers, child, typed: "", sizes: [] };
+    const process: Running = {
+      pid: this.#nextPid++,
+      tag: undefined,
+      config,
+      watchers,
+      child,
+      typed: "",
+      sizes: [],
+      kept: Buffer.alloc(0),
+    };
     child.stdin?.on("error", () => {});
     try {
       await once(child, "spawn");
@@ -179,7 +206,15 @@ export class AgentDouble {
   }
 
   #shell(config: Running["config"], tag: string | undefined, size: string): Running {
-    const process: Running = { pid: this.#nextPid++, tag, config, watchers: new Set(), typed: "", sizes: [size] };
+    const process: Running = {
+      pid: this.#nextPid++,
+      tag,
+      config,
+      watchers: new Set(),
+      typed: "",
+      sizes: [size],
+      kept: Buffer.alloc(0),
+    };
     this.running.set(process.pid, process);
     queueMicrotask(() => this.#print(process, "ready$ "));
     return process;
@@ -196,14 +231,20 @@ export class AgentDouble {
   }
 
   #print(process: Running, text: string): void {
+    process.kept = Buffer.concat([process.kept, Buffer.from(text)]);
     void publish(process, { case: "data", value: { output: { case: "pty", value: Buffer.from(text) } } });
   }
 
-  async *#watch(process: Running) {
+  async *#watch(process: Running, replay: Buffer = Buffer.alloc(0)) {
     const watcher = new Watcher();
     process.watchers.add(watcher);
     try {
       yield { event: { event: { case: "start" as const, value: { pid: process.pid } } } };
+      if (replay.length > 0) {
+        yield {
+          event: { event: { case: "data" as const, value: { output: { case: "pty" as const, value: replay } } } },
+        };
+      }
       for await (const event of watcher) yield { event: { event } };
     } finally {
       process.watchers.delete(watcher);

@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { createServer, type IncomingMessage, request as requestOf, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, connect, type Socket } from "node:net";
 import { pipeline } from "node:stream/promises";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { AgentDouble } from "./agent.ts";
@@ -20,6 +20,8 @@ export interface SandboxRecord {
   endAt: string;
   envdAccessToken: string;
   metadata: Record<string, string>;
+  domain?: string;
+  network?: { allowPublicTraffic: boolean };
 }
 
 export interface Seen {
@@ -40,8 +42,11 @@ export class ServerDouble implements AsyncDisposable {
   readonly agent = new AgentDouble();
   readonly sandboxes = new Map<string, SandboxRecord>();
   readonly seen: Seen[] = [];
+  /** Of every sandbox, also of those that have ended. */
+  readonly logs = new Map<string, { timestamp: string; level: string; message: string; fields: object }[]>();
+  readonly metrics = new Map<string, { timestamp: string; timestampUnix: number; [name: string]: unknown }[]>();
   /** Answers given before anything else, by `METHOD /path`. */
-  readonly scripted = new Map<string, (seen: Seen) => Answer | Promise<Answer> | undefined>();
+  readonly scripted = new Map<string, (seen: Seen) => Answer | undefined | Promise<Answer | undefined>>();
   readonly #server = createServer((request, response) => void this.#handle(request, response));
   readonly #connect = connectNodeAdapter({ routes: this.agent.routes });
   readonly #agentUrl: string | undefined;
@@ -53,6 +58,7 @@ export class ServerDouble implements AsyncDisposable {
 
   static async start(options: { readonly agentUrl?: string } = {}): Promise<ServerDouble> {
     const double = new ServerDouble(options.agentUrl);
+    double.#server.on("upgrade", (request, socket, head) => double.#upgrade(request, socket as Socket, head));
     double.#server.listen(0, "127.0.0.1");
     await once(double.#server, "listening");
     return double;
@@ -91,7 +97,7 @@ export class ServerDouble implements AsyncDisposable {
 
   async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const url = new URL(request.url ?? "/", "http://host");
-    if (url.pathname.startsWith("/process.Process/")) {
+    if (request.headers["e2b-sandbox-id"] !== undefined) {
       const sandbox = this.sandboxes.get(String(request.headers["e2b-sandbox-id"]));
       const allowed = request.headers["x-access-token"] === sandbox?.envdAccessToken;
       const open = sandbox?.state === "running" && allowed;
@@ -115,15 +121,49 @@ export class ServerDouble implements AsyncDisposable {
     send(response, scripted ?? this.#answer(seen));
   }
 
+  /** As the edge: the connection becomes one to the agent. */
+  #upgrade(request: IncomingMessage, client: Socket, head: Buffer): void {
+    const sandbox = this.sandboxes.get(String(request.headers["e2b-sandbox-id"]));
+    if (sandbox?.state !== "running" || this.#agentUrl === undefined) {
+      const text = JSON.stringify({ code: 502, message: "The sandbox was not found" });
+      client.end(`HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: ${text.length}\r\n\r\n${text}`);
+      return;
+    }
+    const { hostname, port } = new URL(this.#agentUrl);
+    const agent = connect({ host: hostname, port: Number(port), allowHalfOpen: true });
+    const lines = [`${request.method} ${request.url} HTTP/1.1`];
+    for (let at = 0; at < request.rawHeaders.length; at += 2) {
+      lines.push(`${request.rawHeaders[at]}: ${request.rawHeaders[at + 1]}`);
+    }
+    agent.write(`${lines.join("\r\n")}\r\n\r\n`);
+    agent.write(head);
+    agent.on("error", () => client.resetAndDestroy());
+    client.on("error", () => agent.resetAndDestroy());
+    client.pipe(agent).pipe(client);
+  }
+
   #answer(seen: Seen): Answer {
     if (seen.key !== KEY) return { status: 401, body: { code: 401, message: "wrong key" } };
     const call = `${seen.method} ${seen.path}`;
     if (call === "GET /v2/sandboxes") return { status: 200, body: [...this.sandboxes.values()].reverse() };
     if (call === "POST /v2/sandboxes") return { status: 201, body: this.add() };
+    const told = /^(?:\/v2)?\/sandboxes\/(\w+)\/(logs|metrics)$/.exec(seen.path);
+    if (told?.[1] !== undefined && this[told[2] as "logs"].has(told[1])) return this.#tell(told[1], seen);
     const [, root, id = "", action = ""] = seen.path.split("/");
     const sandbox = root === "sandboxes" ? this.sandboxes.get(id) : undefined;
     if (sandbox === undefined) return { status: 404, body: { code: 404, message: `"${id}" doesn't exist` } };
     return this.#act(sandbox, `${seen.method} ${action}`, seen);
+  }
+
+  #tell(id: string, { path, query }: Seen): Answer {
+    const number = (name: string, otherwise: number): number => Number(query.get(name) ?? otherwise);
+    if (path.endsWith("/metrics")) {
+      const found = this.metrics.get(id)?.filter(({ timestampUnix }) => timestampUnix >= number("start", 0));
+      return { status: 200, body: found };
+    }
+    const from = this.logs.get(id)?.filter(({ timestamp }) => Date.parse(timestamp) >= number("cursor", 0)) ?? [];
+    const ordered = query.get("direction") === "forward" ? from : from.toReversed();
+    return { status: 200, body: { logs: ordered.slice(0, number("limit", 1000)) } };
   }
 
   #act(sandbox: SandboxRecord, action: string, seen: Seen): Answer {
@@ -166,7 +206,9 @@ function forward(request: IncomingMessage, response: ServerResponse, baseUrl: st
     response.writeHead(answer.statusCode ?? 502, answer.headers);
     pipeline(answer, response).catch(() => {});
   });
-  pipeline(request, onward).catch(() => response.destroy());
-  onward.on("error", () => response.destroy());
+  // Once there is an answer, what it leaves unread is no failure.
+  const fail = (): void => void (response.headersSent || response.destroy());
+  request.pipe(onward);
+  onward.on("error", fail);
   response.on("close", () => onward.destroy());
 }
