@@ -21,9 +21,9 @@ export interface DataDir {
   readonly configFile: string;
   readonly keeperConfigFile: string;
   readonly keyFile: string;
-  /** What the template base was last made from. */
-  readonly baseFile: string;
   readonly keeperSocket: string;
+  /** What a template of ours was last made from. */
+  templateFile(name: string): string;
   pidFile(name: string): string;
   logFile(name: string): string;
 }
@@ -35,8 +35,8 @@ export function dataDir(path: string): DataDir {
     configFile: join(base, "config.json"),
     keeperConfigFile: join(base, "keeper.json"),
     keyFile: join(base, "api-key"),
-    baseFile: join(base, "base.json"),
     keeperSocket: join(base, "run", "keeper.sock"),
+    templateFile: (name) => join(base, `${encodeURIComponent(name)}.json`),
     pidFile: (name) => join(base, "run", `${name}.pid`),
     logFile: (name) => join(base, "log", `${name}.log`),
   };

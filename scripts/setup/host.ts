@@ -1,17 +1,16 @@
-import { completeConfig, splitListen } from "../../src/config.ts";
+import { completeConfig, edgePorts } from "../../src/config.ts";
 import { examineHost, formatChecks } from "../../src/doctor/index.ts";
 import { localRunner } from "../../src/lib/spawn.ts";
 import type { ServerConfig } from "./server.ts";
 import { progress } from "./steps.ts";
 
-/** Says what this host lacks, and throws when sandboxes could not run on it or the port is another program's. */
+/** Says what this host lacks, and throws when sandboxes could not run on it or a port is another program's. */
 export async function checkHost(wanted: ServerConfig): Promise<void> {
   const config = completeConfig({ ...wanted });
   const { dataDir, binDir, runscPath, virtualization } = config;
-  const { port } = splitListen(config.listen);
   const runner = localRunner(process.env.PATH);
   const checks = await progress("this host", () =>
-    examineHost({ runner, dataDir, binDir, runscPath, virtualization, paths: config, port }),
+    examineHost({ runner, dataDir, binDir, runscPath, virtualization, paths: config, ports: edgePorts(config) }),
   );
   const notOk = checks.filter(({ status }) => status !== "ok");
   const choice = checks.find(({ id, status }) => id === "virtualization" && status === "ok");

@@ -3,6 +3,7 @@ import { existsSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
+import { completeConfig, dataPaths, splitListen, tlsListenOf } from "../../src/config.ts";
 import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
 import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
@@ -15,6 +16,7 @@ import { buildVersion } from "./version.ts";
 export interface ServerConfig extends VirtualizationConfig {
   readonly dataDir: string;
   readonly listen: string;
+  readonly tlsListen?: string;
   readonly binDir: string;
   readonly runscPath: string;
   /** Of this build; shown by GET /version. */
@@ -63,6 +65,26 @@ export async function wantedConfig(data: DataDir, wishes: Wishes): Promise<Serve
   };
 }
 
+/** How clients reach this server by names; undefined without TLS. */
+export function tlsOf(fields: ServerConfig): Tls | undefined {
+  const config = completeConfig({ ...fields });
+  const listen = tlsListenOf(config);
+  if (listen === undefined) return undefined;
+  const { host, port } = splitListen(listen);
+  // The only address that is known here: others are the operator's to name.
+  const address = host === "0.0.0.0" || host === "::" ? "127.0.0.1" : host;
+  const authority = config.tlsCertPath === null ? dataPaths(config.dataDir).tlsAuthority : undefined;
+  return { domain: config.domain, port, address, authority };
+}
+
+/** The name, port and address of the edge with TLS, and the certificate to trust where it is the server's own. */
+export interface Tls {
+  readonly domain: string;
+  readonly port: number;
+  readonly address: string;
+  readonly authority: string | undefined;
+}
+
 export function serverUrl(config: Pick<ServerConfig, "listen">): string {
   return `http://${config.listen.replace(/^0\.0\.0\.0:/, "127.0.0.1:")}`;
 }
@@ -102,8 +124,8 @@ function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
     pidFile: data.pidFile(name),
   });
   const blobs = ["-data", join(data.path, "blobs"), "-socket", join(data.path, "run", "blobd.sock")];
-  // Build and settings are in the environment of the two that are run from source, so that another build, or another value in
-  // config.json, is another definition to the keeper; blobd's path names its build.
+  // Build and settings are in the environment of what is run from source, so that another build, or another value in
+  // config.json, is another definition to the keeper; the paths of the others name their build.
   return {
     socket: data.keeperSocket,
     runDir: join(data.path, "run"),
@@ -113,9 +135,20 @@ function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
     services: [
       service("blobd", [join(config.binDir, "blobd"), ...blobs]),
       service("aenvd", [process.execPath, join(root, "src", "aenvd.ts"), "serve", "--config", data.configFile], server),
-      service("edge", [process.execPath, join(root, "src", "edge.ts"), "--config", data.configFile], server),
+      service("edge", [join(config.binDir, "edge"), ...edgeFlags(config)]),
     ],
   };
+}
+
+/** The edge reads no configuration file: what it needs to know is in its flags. */
+function edgeFlags(fields: ServerConfig): string[] {
+  const config = completeConfig({ ...fields });
+  const { dataDir, listen, domain, tlsCertPath, tlsKeyPath } = config;
+  const tlsListen = tlsListenOf(config);
+  const own = tlsCertPath === null || tlsKeyPath === null ? [] : ["-tls-cert", tlsCertPath, "-tls-key", tlsKeyPath];
+  const isAsked = config.tlsListen !== null || own.length > 0;
+  const tls = tlsListen === undefined ? [] : ["-tls-listen", tlsListen, ...(isAsked ? own : ["-tls-optional"])];
+  return ["-data", dataDir, "-listen", listen, "-domain", domain, ...tls];
 }
 
 /** What the services get of our environment: where programs, credentials of registries, proxies and certificates are found. */

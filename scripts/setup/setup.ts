@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { baseStep, baseTreeStep } from "./base.ts";
 import { cacheDir, withLock } from "./cache.js";
+import { interpreterStep } from "./code-interpreter.ts";
 import { firecrackerStep, usesOurFirecracker, type VirtualizationConfig, wantsFirecracker } from "./firecracker.ts";
 import { firecrackerWheelStep } from "./firecracker-wheel.ts";
 import { goStep, nativeStep, runscStep } from "./go.ts";
@@ -25,6 +26,7 @@ export const testSteps: readonly Step[] = [
   ...serverSteps,
   guestKernelStep,
   baseTreeStep,
+  interpreterStep,
   pythonSdkStep,
   firecrackerWheelStep,
 ];

@@ -7,7 +7,7 @@ import { goEnv } from "./go.ts";
 import { type NestedResult, nestedTests } from "./nested.ts";
 import { nestedSteps } from "./nested-system.ts";
 import { ownNodePath, root } from "./node.js";
-import { show } from "./run.ts";
+import { run, show } from "./run.ts";
 import { setUp, testSteps } from "./setup.ts";
 import { say } from "./steps.ts";
 import { guestKernelEnv, testEnv } from "./test-env.ts";
@@ -15,7 +15,7 @@ import { guestKernelEnv, testEnv } from "./test-env.ts";
 const USAGE = `npm test [-- PHASE… [--name PATTERN]]: sets up what the tests need, then runs them.
 
   unit   beside the sources; neither root nor network (npm run test:unit)
-  go     vet and tests of native/
+  go     vet and tests of native/, and a few seconds of made-up input to the guest agent
   host   as root: drivers, network, programs on this machine
   e2e    as root: whole servers, by HTTP, the CLI and the official SDKs
   nested as root: drivers, in an emulated machine with Debian's kernel, cgroup v2 and KVM
@@ -32,6 +32,7 @@ const FILES: Readonly<Record<NodePhase, readonly string[]>> = {
   e2e: ["test/e2e/**/*.test.ts"],
 };
 const FILE_TIMEOUT_MS = 600_000;
+const FUZZED = "./internal/envd/httpapi";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -96,7 +97,20 @@ async function goTests(): Promise<number> {
   const env = { ...(await goEnv()), ...(await guestKernelEnv()) };
   const vet = await show(["go", "vet", "-C", "native", "./..."], { cwd: root, env });
   const tests = await show(["go", "test", "-C", "native", "./..."], { cwd: root, env });
-  return vet || tests;
+  return vet || tests || (await fuzz(env));
+}
+
+/** Tries made-up input on everything that takes it, each for a moment. To search longer: CONTRIBUTING.md. */
+async function fuzz(env: Record<string, string>): Promise<number> {
+  const list = await run(["go", "test", "-C", "native", "-list", "^Fuzz", FUZZED], { cwd: root, env });
+  const targets = list.split("\n").filter((line) => line.startsWith("Fuzz"));
+  if (targets.length === 0) throw new Error(`there is no fuzz target in native/${FUZZED}`);
+  for (const target of targets) {
+    const search = ["-run", "^$", "-fuzz", `^${target}$`, "-fuzztime", "2s", "-parallel", "1"];
+    const code = await show(["go", "test", "-C", "native", FUZZED, ...search], { cwd: root, env });
+    if (code !== 0) return code;
+  }
+  return 0;
 }
 
 async function nodeTests(phase: NodePhase, env: Record<string, string>): Promise<number> {

@@ -1,15 +1,17 @@
+import { existsSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { createApi } from "./api.ts";
+import { shareAuthority } from "./authority.ts";
 import { cacheDir } from "./cache.js";
 import { type DataDir, DEFAULT_DATA_DIR, dataDir, makeDataDir, readKey, writeKey } from "./data-dir.ts";
 import { ensureRoot } from "./elevate.ts";
 import { nextSteps } from "./hints.ts";
 import { checkHost } from "./host.ts";
 import { type Access, login, prove } from "./prove.ts";
-import { serverUrl, startServer, type Wishes, wantedConfig, wantedVirtualization } from "./server.ts";
+import { serverUrl, startServer, type Tls, tlsOf, type Wishes, wantedConfig, wantedVirtualization } from "./server.ts";
 import { serverStepsFor, setUp } from "./setup.ts";
 import { ask, confirm, progress, say } from "./steps.ts";
-import { hasBaseTemplate, makeBaseTemplate } from "./template.ts";
+import { baseSpec, hasTemplate, makeTemplate } from "./template.ts";
 
 const USAGE = `npm run up [-- OPTIONS]: sets up what aenv needs, starts it, and shows that it works.
 
@@ -58,12 +60,18 @@ async function up(data: DataDir, wishes: Wishes): Promise<void> {
 
   const access = accessOf(data, serverUrl(config));
   const api = createApi(access.url, access.key);
-  if (!(await hasBaseTemplate(data, config, api)))
-    await progress("template base", () => makeBaseTemplate(data, config, api));
+  if (!(await hasTemplate(data, config, api, baseSpec())))
+    await progress("template base", () => makeTemplate(data, config, api, baseSpec()));
   await progress("log the CLI in", () => login(access));
   say("\nDoes it work?");
   await prove(access);
-  say(nextSteps(access));
+  say(nextSteps(access, await shared(tlsOf(config))));
+}
+
+/** With the authority where clients can read it. A server that could not make one serves no HTTPS; its log says why. */
+async function shared(tls: Tls | undefined): Promise<Tls | undefined> {
+  if (tls?.authority === undefined) return tls;
+  return existsSync(tls.authority) ? { ...tls, authority: await shareAuthority(tls.authority) } : undefined;
 }
 
 /** The first API key is the operator's to choose; without a choice the server makes one. */

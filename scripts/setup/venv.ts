@@ -4,12 +4,12 @@ import { cacheDir, cached } from "./cache.js";
 import { run } from "./run.ts";
 import type { Step } from "./steps.ts";
 
-/** The Python SDK that the tests drive, unmodified, from PyPI. */
-const SDK = "e2b==2.63.0";
+/** The Python SDKs that the tests drive, unmodified, from PyPI. */
+const SDKS = ["e2b==2.63.0", "e2b-code-interpreter==2.11.5"];
 
-/** A Python with E2B's SDK, for the tests. */
+/** A Python with E2B's SDKs, for the tests. */
 export const pythonSdkStep: Step = {
-  title: `Python SDK ${SDK}`,
+  title: `Python SDKs ${SDKS.join(", ")}`,
   estimateS: 15,
 
   pending() {
@@ -20,7 +20,7 @@ export const pythonSdkStep: Step = {
     await cached(sdkDir(), async (temp) => {
       await run([systemPython(), "-m", "venv", temp], { asOwner: true });
       const pip = [join(temp, "bin", "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-      await run([...pip, SDK], { asOwner: true });
+      await run([...pip, ...SDKS], { asOwner: true });
     });
   },
 };
@@ -31,7 +31,7 @@ export function sdkPython(): string {
 }
 
 function sdkDir(): string {
-  return join(cacheDir(), "venv", SDK.replace("==", "-"));
+  return join(cacheDir(), "venv", SDKS.map((sdk) => sdk.replace("==", "-")).join("-"));
 }
 
 /** The distribution's own, whose venv module is among the packages we install. */
