@@ -8,7 +8,7 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 
 /**
  * The direction of imports: a room under src/ → the rooms it may know. The control side (api, proxy, cluster, builder) and the
- * node side (orchestrator, driver, network, store, guest) meet only in domain. Everybody may import generated code, except domain.
+ * node side (orchestrator, driver, network, store, guest, telemetry) meet only in domain. Everybody may import generated code, except domain.
  */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   domain: [],
@@ -17,9 +17,10 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   store: ["domain", "lib"],
   network: ["domain", "lib"],
   guest: ["domain", "lib"],
+  telemetry: ["domain", "lib"],
   driver: ["domain", "lib"],
   doctor: ["domain", "lib", "driver"],
-  orchestrator: ["domain", "lib", "catalog", "store", "network", "guest", "driver"],
+  orchestrator: ["domain", "lib", "catalog", "store", "network", "guest", "telemetry", "driver"],
   builder: ["domain", "lib", "catalog"],
   cluster: ["domain", "lib", "catalog"],
   proxy: ["domain", "lib", "cluster"],
@@ -128,6 +129,18 @@ describe("architecture", () => {
           .map((specifier) => `${source.path} → ${specifier}`),
       );
     assert.deepEqual(wrong, []);
+  });
+
+  test("a driver knows none of the others", () => {
+    const ofDriver = /^src\/driver\/(fake|firecracker|gvisor)\//;
+    const wrong = sources.flatMap((source) => {
+      const [, own] = ofDriver.exec(source.path) ?? [];
+      return importsOf(source)
+        .map((specifier) => relative(root, join(root, dirname(source.path), specifier)))
+        .filter((target) => own !== undefined && ofDriver.test(target) && ofDriver.exec(target)?.[1] !== own)
+        .map((target) => `${source.path} → ${target}`);
+    });
+    assert.deepEqual(wrong, [], "what a suite of the nested machine depends on leaves the other drivers out");
   });
 
   test("processes are started in one place", () => {

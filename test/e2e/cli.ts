@@ -1,4 +1,4 @@
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -50,6 +50,11 @@ export class Cli {
     const code = await ended.promise;
     const bytes = Buffer.concat(out);
     return { code, stdout: bytes.toString("utf8"), stderr, bytes };
+  }
+
+  /** One that goes on; its standard input is empty. */
+  start(argv: readonly string[]): ChildProcess {
+    return spawn(AENV, argv, { env: this.#env, stdio: ["ignore", "pipe", "inherit"] });
   }
 
   /** What a command that must succeed prints, without the last line's end. */

@@ -162,7 +162,7 @@ describe("traffic through the edge", { timeout: 120_000 }, () => {
     }
   });
 
-  it("takes a WebSocket through, both ways, and its end too", async () => {
+  it("NET-01 takes a WebSocket through, both ways, and its end too", async () => {
     const server = await sharedServer();
     await using sandbox = await newSandbox();
     await serve(sandbox, 8081, "web_socket");
@@ -191,7 +191,7 @@ describe("traffic through the edge", { timeout: 120_000 }, () => {
     assert.equal(socket.readableEnded, true);
   });
 
-  it("streams both ways without holding anything back", async () => {
+  it("NET-02 streams both ways without holding anything back", async () => {
     const server = await sharedServer();
     await using sandbox = await newSandbox();
     await serve(sandbox, 8082, "stream");

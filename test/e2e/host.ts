@@ -3,6 +3,7 @@ import { readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
+import { commandLine, processIds } from "#lib/proc";
 import { CLAIMS_DIR, serverNetwork } from "#network";
 import { connectStore } from "#store";
 import { createApi } from "../../scripts/setup/api.ts";
@@ -27,6 +28,8 @@ interface Inventory {
   readonly uppers: readonly string[];
   readonly checkpoints: readonly string[];
   readonly leases: readonly string[];
+  /** Metrics and logs that lie with those of living sandboxes and are of none. */
+  readonly strayTelemetry: readonly string[];
   readonly slots: number;
 }
 
@@ -46,6 +49,7 @@ export async function assertNothingLost(server: TestServer): Promise<void> {
       uppers: running,
       checkpoints: paused,
       leases: both,
+      strayTelemetry: [],
       slots: running.length + SLOTS_READY,
     };
     try {
@@ -76,6 +80,9 @@ async function inventory(server: TestServer): Promise<Inventory> {
     uppers: sandboxesIn(join(server.dataDir, "uppers")),
     checkpoints: sandboxesIn(join(server.dataDir, "checkpoints")),
     leases: await leases(server),
+    strayTelemetry: sandboxesIn(join(server.dataDir, "telemetry", "live")).filter(
+      (id) => !running.includes(id) && !paused.includes(id),
+    ),
     slots: slotsOf(index),
   };
 }
@@ -106,8 +113,7 @@ function machineOf({ dataDir }: TestServer, id: string): string {
 /** Processes of the runtime, by the sandboxes they belong to: one entry for each. */
 function processesNamed(name: string, root: string): string[] {
   const found: string[] = [];
-  for (const pid of readdirSync("/proc")) {
-    if (!/^\d+$/.test(pid)) continue;
+  for (const pid of processIds()) {
     const args = commandLine(pid);
     if (args[0] === name && args.includes(root))
       found.push(sandboxOf(args.find((arg) => /^i[a-z0-9]{19}-/.test(arg)) ?? bundleOf(args)));
@@ -119,14 +125,6 @@ function bundleOf(args: readonly string[]): string {
   const at = args.findIndex((arg) => arg.startsWith("--bundle"));
   const value = args[at]?.startsWith("--bundle=") ? args[at]?.slice("--bundle=".length) : args[at + 1];
   return value?.split("/").at(-1) ?? "unknown";
-}
-
-function commandLine(pid: string): string[] {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
-  } catch {
-    return [];
-  }
 }
 
 /** `i…-0001` → `i…`; anything else as it is. */

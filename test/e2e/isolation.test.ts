@@ -161,6 +161,7 @@ describe("the agent", { timeout: 120_000 }, () => {
       assert.equal(await call("POST", "/init", more), "401");
     }
     assert.equal(await call("POST", "/memory", "-d '{}'"), "401");
+    assert.equal(await call("GET", "/forward?port=22", "-H 'Connection: Upgrade' -H 'Upgrade: aenv-tcp'"), "401");
     for (const path of ["/process.Process/List", "/filesystem.Filesystem/ListDir"]) {
       assert.equal(await call("POST", path, `-d '{"path":"/"}'`), "401");
     }

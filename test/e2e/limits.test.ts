@@ -71,7 +71,7 @@ async function failure(sandbox: Sandbox, command: string): Promise<CommandExitEr
 describe("limits", { timeout: 240_000 }, () => {
   before(makeSmallTemplate);
 
-  it("ends a memory bomb with 'killed, out of memory'; agent, sandbox and the other commands live", async () => {
+  it("ends a memory bomb with 'killed, out of memory'; agent, sandbox and the other commands live (RES-01, RES-02)", async () => {
     await using sandbox = await smallSandbox();
     const bystander = await sandbox.commands.run("exec sleep 1000", { background: true, timeoutMs: 0 });
     // Memory that a program touches itself, and memory that is filled by what it reads.
@@ -116,7 +116,7 @@ describe("limits", { timeout: 240_000 }, () => {
     assert.ok(share > 0.3, `${share.toFixed(2)} processors`);
   });
 
-  it("kills a program that forks until memory runs out as a whole; agent, sandbox and the other commands live", async () => {
+  it("kills a program that forks until memory runs out as a whole; agent, sandbox and the other commands live (RES-01)", async () => {
     await using sandbox = await smallSandbox();
     const bystander = await sandbox.commands.run("exec sleep 1000", { background: true, timeoutMs: 0 });
     // One that forks as fast as it can may take the sandbox with it: docs/decisions/0002-pids-limit.md.
@@ -128,7 +128,7 @@ describe("limits", { timeout: 240_000 }, () => {
     assert.ok((await sandbox.commands.list()).some(({ pid }) => pid === bystander.pid));
   });
 
-  it("lets a user have only so many tasks, and root look into it", async () => {
+  it("lets a user have only so many tasks, and root look into it (RES-04)", async () => {
     await using sandbox = await smallSandbox();
     const bomb = `
 import threading, time
@@ -160,7 +160,7 @@ time.sleep(1000)`;
     );
   });
 
-  it("says no space left on device when the disk is full, and goes on", async () => {
+  it("says no space left on device when the disk is full, and goes on (RES-05)", async () => {
     await using sandbox = await smallSandbox();
     const freeMib = Number(await output(sandbox, "df -m --output=avail / | tail -1"));
     const error = await failure(sandbox, `fallocate -l ${freeMib + 64}M big`);

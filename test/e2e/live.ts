@@ -80,10 +80,13 @@ export class Live {
   static async start(sandbox: Sandbox): Promise<Live> {
     await sandbox.files.write("live.py", PROGRAM);
     await sandbox.files.write("ask.py", ASK);
-    const counter = await sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done", {
-      background: true,
-      timeoutMs: 0,
-    });
+    const counter = await sandbox.commands.run(
+      "n=0; while :; do n=$((n+1)); echo $n; echo $n >counted; sleep 0.05; done",
+      {
+        background: true,
+        timeoutMs: 0,
+      },
+    );
     const program = await sandbox.commands.run("exec python3 -u live.py", { background: true, timeoutMs: 0 });
     await until("the program", () => program.stdout.includes("ready"));
     const shell = await sandbox.pty.create({ cols: 80, rows: 24, onData: () => {}, timeoutMs: 0 });
@@ -124,6 +127,8 @@ export class Live {
   }
 
   async #counts(): Promise<void> {
+    // What is said again on connecting ends here.
+    const before = Number(await output(this.#sandbox, "until [ -s counted ]; do :; done; cat counted"));
     let seen = "";
     const counter = await this.#sandbox.commands.connect(this.#pids.counter, {
       onStdout: (text) => {
@@ -131,12 +136,12 @@ export class Live {
       },
       timeoutMs: 0,
     });
-    await until("the counter", () => seen.split("\n").length > 3);
+    const numbers = (): number[] => seen.trim().split("\n").slice(1, -1).map(Number);
+    await until("the counter", () => (numbers().at(-1) ?? 0) > before + 1);
     await counter.disconnect();
-    const numbers = seen.trim().split("\n").slice(1, -1).map(Number);
     assert.ok(
-      numbers.every((number, at) => at === 0 || number === (numbers[at - 1] ?? 0) + 1),
-      `counted ${numbers}`,
+      numbers().every((number, at, all) => at === 0 || number === (all[at - 1] ?? 0) + 1),
+      `counted ${numbers()}`,
     );
   }
 
@@ -148,8 +153,10 @@ export class Live {
       },
       timeoutMs: 0,
     });
-    await this.#sandbox.pty.sendInput(this.#pids.shell, new TextEncoder().encode("echo is-$KEPT; tty\n"));
-    await until("the shell's answer", () => seen.includes("is-in-memory\r\n/dev/pts/0"));
+    // Earlier answers are said again on connecting.
+    const mark = crypto.randomUUID();
+    await this.#sandbox.pty.sendInput(this.#pids.shell, new TextEncoder().encode(`echo ${mark}-$KEPT; tty\n`));
+    await until("the shell's answer", () => seen.includes(`${mark}-in-memory\r\n/dev/pts/0`));
     await shell.disconnect();
   }
 }

@@ -3,8 +3,10 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { stripVTControlCharacters } from "node:util";
+import { Sandbox } from "e2b";
 import { Cli } from "./cli.ts";
 import { startTestRegistry, type TestRegistry } from "./registry.ts";
+import { useServer } from "./sdk.ts";
 import { sharedServer, startTestServer } from "./server.ts";
 
 const MIB = 1024 * 1024;
@@ -104,6 +106,17 @@ describe("pull", { timeout: 300_000 }, () => {
         entered.shown,
         /^aenv: i\w+ has no shell: neither \/bin\/bash nor \/bin\/sh .*\r\nhint: .*aenv exec/,
       );
+      // What the SDKs want of an image is a shell; their files they get without.
+      useServer(await sharedServer());
+      const sandbox = await Sandbox.connect(id);
+      const noBash = (error: unknown): boolean =>
+        error instanceof Error && /the image has no \/bin\/bash: commands and terminals/.test(error.message);
+      await assert.rejects(sandbox.commands.run("true"), noBash);
+      await assert.rejects(sandbox.pty.create({ cols: 80, rows: 24, onData: () => {} }), noBash);
+      await sandbox.files.write("new/file", "x");
+      assert.equal(await sandbox.files.read("/new/file"), "x");
+      assert.equal((await sandbox.files.getInfo("/app")).owner, "0");
+      assert.equal(await sandbox.files.exists("/tmp"), true);
     } finally {
       await aenv.output("rm", id);
     }

@@ -141,6 +141,43 @@ describe("kill -9 of the services", { timeout: 600_000 }, () => {
     await assertNothingLost(server);
   });
 
+  it("of aenvd loses nothing of metrics and logs, of an ended sandbox neither", async () => {
+    const logs = async ({ sandboxId }: Sandbox): Promise<string[]> => {
+      const path = `/v2/sandboxes/${sandboxId}/logs?direction=forward`;
+      const { status, body } = await call<{ logs: { message: string }[] }>(server, "GET", path);
+      assert.equal(status, 200);
+      return body.logs.map(({ message }) => message);
+    };
+    await using running = await create();
+    const ended = await create();
+    assert.equal(await output(ended, "echo last words"), "last words");
+    await ended.kill();
+    const lastWords = await logs(ended);
+    assert.ok(lastWords.includes("last words"));
+    const ticking = await running.commands.run("n=0; while :; do n=$((n+1)); echo tick $n; sleep 0.02; done", {
+      background: true,
+      timeoutMs: 0,
+    });
+    ticking.wait().catch(() => {});
+    await until("readings", async () => (await running.getMetrics()).length > 0);
+    const readings = await running.getMetrics();
+    for (let times = 0; times < 2; times += 1) {
+      const before = await logs(running);
+      await server.killService("aenvd");
+      await until("more of the log", async () => (await logs(running)).length > before.length + 10);
+      assert.deepEqual((await logs(running)).slice(0, before.length), before);
+    }
+    const ticks = (await logs(running)).flatMap((message) => /^tick (\d+)$/.exec(message)?.[1] ?? []).map(Number);
+    assert.deepEqual(
+      ticks,
+      Array.from(ticks, (_, at) => at + 1),
+      "a tick is missing, or there twice",
+    );
+    assert.deepEqual((await running.getMetrics()).slice(0, readings.length), readings);
+    assert.deepEqual(await logs(ended), lastWords);
+    await assertNothingLost(server);
+  });
+
   for (const services of [["blobd"], ["edge"], ["aenvd", "blobd", "edge"]]) {
     it(`of ${services.join(", ")}: running and paused sandboxes go on (OPS-05)`, async () => {
       await using running = await create();

@@ -1,6 +1,14 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { AuthenticationError, CommandExitError, FileNotFoundError, NotFoundError, Sandbox, TimeoutError } from "e2b";
+import {
+  AuthenticationError,
+  CommandExitError,
+  FileNotFoundError,
+  type McpServer,
+  NotFoundError,
+  Sandbox,
+  TimeoutError,
+} from "e2b";
 import { newSandbox, output, useServer } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
 
@@ -27,6 +35,16 @@ describe("the stock JavaScript SDK", { timeout: 300_000 }, () => {
     assert.equal(await sandbox.isRunning(), false);
     assert.equal(await Sandbox.kill(sandbox.sandboxId), false);
     await assert.rejects(Sandbox.connect(sandbox.sandboxId), NotFoundError);
+  });
+
+  it("leaves no sandbox where the MCP gateway does not start", async () => {
+    useServer(await sharedServer());
+    const metadata = { mcp: "no gateway" };
+    await assert.rejects(
+      Sandbox.create("base", { metadata, mcp: { time: {} } as McpServer }),
+      /^SandboxError: Failed to start MCP gateway/,
+    );
+    assert.deepEqual(await Sandbox.list({ query: { metadata } }).nextItems(), []);
   });
 
   it("runs commands: output, exit codes, env, cwd, user", async () => {
@@ -64,7 +82,7 @@ describe("the stock JavaScript SDK", { timeout: 300_000 }, () => {
       },
     });
     await sandbox.commands.sendStdin(handle.pid, "more\n");
-    await until("the echo on the second connection", () => again === "more\n");
+    await until("both echoes on the second connection", () => again === "hello\nmore\n");
     assert.equal(await handle.kill(), true);
     await assert.rejects(handle.wait(), CommandExitError);
     await assert.rejects(other.wait(), CommandExitError);

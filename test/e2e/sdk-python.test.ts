@@ -1,45 +1,19 @@
-import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { once } from "node:events";
-import { join } from "node:path";
-import { text } from "node:stream/consumers";
 import { describe, it } from "node:test";
-import { fromSetUp, sharedServer } from "./server.ts";
+import { runScenario } from "./scenario.ts";
+import { sharedServer } from "./server.ts";
 
-const folder = join(import.meta.dirname, "sdk_python");
-
-/** How many tests each scenario has: one that is not run is missed. */
+/** How many tests each scenario has. */
 const SCENARIOS = {
-  "sync_lifecycle.py": 7,
+  "sync_lifecycle.py": 8,
   "sync_commands.py": 8,
-  "sync_files.py": 5,
-  "all_async.py": 3,
+  "sync_files.py": 6,
+  "all_async.py": 4,
 };
 
 describe("the stock Python SDK", { timeout: 240_000 }, () => {
   for (const [file, tests] of Object.entries(SCENARIOS)) {
     it(`passes ${file}`, async (t) => {
-      const server = await sharedServer();
-      const child = spawn(fromSetUp("AENV_TEST_PYTHON"), [join(folder, file)], {
-        // As a user points it at a server: by environment.
-        env: {
-          PATH: process.env.PATH,
-          PYTHONDONTWRITEBYTECODE: "1",
-          E2B_API_URL: server.url,
-          E2B_SANDBOX_URL: server.url,
-          E2B_API_KEY: server.apiKey,
-        },
-        stdio: ["ignore", "pipe", "pipe"],
-        signal: t.signal,
-      });
-      const [said, complaints, [exitCode]] = await Promise.all([
-        text(child.stdout),
-        text(child.stderr),
-        once(child, "exit"),
-      ]);
-      for (const line of said.trimEnd().split("\n")) t.diagnostic(line);
-      assert.equal(exitCode, 0, said + complaints);
-      assert.equal(said.match(/^ok /gm)?.length, tests, said);
+      await runScenario(await sharedServer(), file, tests, t);
     });
   }
 });

@@ -7,7 +7,7 @@ import { isMissing } from "#lib/files";
 import { createApi } from "../../scripts/setup/api.ts";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { type ServerConfig, startServer } from "../../scripts/setup/server.ts";
-import { makeBaseTemplate } from "../../scripts/setup/template.ts";
+import { baseSpec, makeTemplate } from "../../scripts/setup/template.ts";
 import { removeServer } from "./remove.ts";
 
 /** A whole server of this checkout, on a data folder and a port of its own, with the real template `base`. */
@@ -16,6 +16,8 @@ export interface TestServer {
   readonly apiKey: string;
   readonly dataDir: string;
   readonly config: ServerConfig;
+  /** Digest of the image that `base` is made from. */
+  readonly baseImage: string;
   /** Process id of `keeper`, `blobd`, `aenvd` or `edge` as it is now. */
   pid(service: string): number;
   /** Kills a service with SIGKILL and waits until its successor (started by the keeper) is there. */
@@ -38,6 +40,7 @@ export async function startTestServer(): Promise<TestServer> {
   const config: ServerConfig = {
     dataDir: path,
     listen: `127.0.0.1:${await freePort()}`,
+    tlsListen: `127.0.0.1:${await freePort()}`,
     binDir: fromSetUp("AENV_TEST_BIN_DIR"),
     runscPath: fromSetUp("AENV_TEST_RUNSC"),
     commit: "test",
@@ -45,13 +48,14 @@ export async function startTestServer(): Promise<TestServer> {
   await startServer(data, config);
   const url = `http://${config.listen}`;
   const apiKey = readFileSync(data.keyFile, "utf8").trim();
-  await makeBaseTemplate(data, config, createApi(url, apiKey));
+  const baseImage = await makeTemplate(data, config, createApi(url, apiKey), baseSpec());
   const pid = (service: string): number => Number(readFileSync(data.pidFile(service), "utf8"));
   return {
     url,
     apiKey,
     dataDir: path,
     config,
+    baseImage,
     pid,
     async killService(service) {
       const before = pid(service);

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
@@ -31,6 +31,11 @@ describe("npm run up, status, down", { timeout: 2 * UP_MS }, () => {
       const first = await script("up", "--yes", "--port", new URL(url).port);
       assert.match(first, /ok +find the fork as it was/);
       assert.ok(first.includes(`export E2B_API_URL=${url} E2B_SANDBOX_URL=${url} E2B_API_KEY=dummy`), first);
+      const authority = join(folder, "config", "aenv", "ca.pem");
+      const tlsPort = Number(new URL(url).port) + 443;
+      assert.ok(first.includes(`export E2B_DOMAIN=e2b.localhost:${tlsPort} E2B_API_KEY=dummy`), first);
+      assert.ok(first.includes(`NODE_EXTRA_CA_CERTS=${authority} SSL_CERT_FILE=${authority}`), first);
+      assert.match(readFileSync(authority, "utf8"), /^-----BEGIN CERTIFICATE-----/);
       // The CLI is logged in: nothing tells it where the server is.
       const id = await aenv("start", "base", "--detach");
       await aenv("exec", id, "sh", "-c", "echo kept > /dev/shm/state");

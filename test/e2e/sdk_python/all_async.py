@@ -50,6 +50,13 @@ async def test_life():
         await AsyncSandbox.create("base", api_key="wrong")
 
 
+async def test_metrics():
+    async with await AsyncSandbox.create("base", timeout=60) as sandbox:
+        await until_async("a reading", sandbox.get_metrics)
+        (reading, *_) = await sandbox.get_metrics()
+        assert reading.mem_total > reading.mem_used > 0, reading
+
+
 async def test_commands():
     async with await AsyncSandbox.create("base", timeout=120, envs={"A": "1"}) as sandbox:
         run = sandbox.commands.run

@@ -42,7 +42,8 @@ def test_background_stream_stdin_list_kill():
     sandbox.commands.close_stdin(handle.pid)
     seen = []
     assert again.wait(on_stdout=seen.append).exit_code == 0
-    assert "".join(seen) == "more ✓"
+    # What was said before comes again.
+    assert "".join(seen) == "hello\nmore ✓"
 
     sleeper = run("sleep 1000", background=True, timeout=0)
     assert sleeper.kill() is True
@@ -104,6 +105,7 @@ def test_pty():
     again = sandbox.pty.connect(terminal.pid)
     sandbox.pty.send_stdin(terminal.pid, b"stty size\n")
     read_until(again, b"20 77")
+    assert output.count(b"33 101") == 2, "the terminal's output is not said again"
     # Ctrl-C ends what runs in the foreground, and not the shell.
     sandbox.pty.send_stdin(terminal.pid, b"sleep 1000\n")
     until("the sleep", lambda: run("pgrep -fc '[s]leep 1000' || true").stdout == "1\n")

@@ -100,6 +100,23 @@ def test_watch():
         files.watch_dir("no-such-folder")
 
 
+def test_watch_shows_an_upload_as_e2b_does():
+    files.make_dir("uploads")
+    watch = files.watch_dir("uploads")
+    given = [FilesystemEventType.CHMOD, FilesystemEventType.WRITE]
+    for expected in ([FilesystemEventType.CREATE, *given], given):
+        files.write("uploads/f", "x")
+        seen = []
+
+        def written():
+            seen.extend((event.type, event.name) for event in watch.get_new_events())
+            return (FilesystemEventType.WRITE, "f") in seen
+
+        until("the upload", written)
+        assert seen == [(kind, "f") for kind in expected], seen
+    watch.stop()
+
+
 try:
     main(globals())
 finally:

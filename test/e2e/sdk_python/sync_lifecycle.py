@@ -117,6 +117,22 @@ def test_fork():
                 fork.kill()
 
 
+def test_metrics():
+    with Sandbox.create("base", timeout=60) as sandbox:
+        made_at = datetime.now(timezone.utc)
+        until("a reading", lambda: sandbox.get_metrics())
+        info, reading = sandbox.get_info(), sandbox.get_metrics()[0]
+        assert abs(reading.timestamp - made_at) < timedelta(seconds=10), reading
+        assert reading.cpu_count == info.cpu_count and 0 <= reading.cpu_used_pct <= 100, reading
+        assert 0 < reading.mem_used < reading.mem_total and reading.mem_cache >= 0, reading
+        assert 0 < reading.disk_used < reading.disk_total, reading
+        now = datetime.now(timezone.utc)
+        assert sandbox.get_metrics(start=made_at - timedelta(seconds=5), end=now)
+        assert sandbox.get_metrics(start=now - timedelta(hours=2), end=now - timedelta(hours=1)) == []
+    with raises(NotFoundException):
+        Sandbox.get_metrics("inosuchsandbox000000")
+
+
 def test_errors():
     with raises(AuthenticationException):
         Sandbox.create("base", api_key="wrong")
