@@ -73,7 +73,8 @@ func Upgrade(w http.ResponseWriter, r *http.Request, to To, refuse func(error) [
 
 // ask returns with the head of the final answer.
 func ask(ctx context.Context, r *http.Request, to To) (*upstream.Conn, *http.Response, error) {
-	conn, err := to.Pool.Get(ctx, to.Port)
+	// A new one: a kept one may just have been closed by its service, and what is upgraded is never given back.
+	conn, err := to.Pool.Dial(ctx, to.Port)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -146,7 +146,7 @@ func TestWhatIsBeingWrittenIsHidden(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	events := call("GetWatcherEvents", fmt.Sprintf(`{"watcherId":%q}`, watcher.WatcherID))
-	want := map[string]string{"old": "WRITE", "sub/link": "CREATE WRITE", "sub/new": "CREATE WRITE"}
+	want := map[string]string{"old": "CHMOD WRITE", "sub/link": "CREATE CHMOD WRITE", "sub/new": "CREATE CHMOD WRITE"}
 	got := map[string]string{}
 	var read struct{ Events []struct{ Name, Type string } }
 	if err := json.Unmarshal([]byte(events), &read); err != nil {
