@@ -13,12 +13,14 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/images"
 	"aenv/native/internal/blobd/service"
+	"aenv/native/internal/keeperwatch"
 )
 
 const (
@@ -30,20 +32,21 @@ const (
 
 func main() {
 	data := flag.String("data", "", "folder of blobd's own files, for example /var/lib/aenv/blobs")
+	keeperOf := flag.String("keeper-of", "", "data folder of a server whose keeper is started again when it has died; nobody's when it is empty")
 	socket := flag.String("socket", "", "unix socket to listen on, for example /var/lib/aenv/run/blobd.sock")
 	flag.Parse()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if *data == "" || *socket == "" || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "usage: blobd -data FOLDER -socket PATH")
+		fmt.Fprintln(os.Stderr, "usage: blobd -data FOLDER -socket PATH [-keeper-of FOLDER]")
 		os.Exit(2)
 	}
-	if err := run(*data, *socket, log); err != nil {
+	if err := run(*data, *socket, *keeperOf, log); err != nil {
 		log.Error("blobd cannot go on", "error", err.Error())
 		os.Exit(1)
 	}
 }
 
-func run(data, socket string, log *slog.Logger) (err error) {
+func run(data, socket, keeperOf string, log *slog.Logger) (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	store, err := openStore(ctx, data, log)
@@ -64,6 +67,13 @@ func run(data, socket string, log *slog.Logger) (err error) {
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn)}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
+	if keeperOf != "" {
+		var watching sync.WaitGroup
+		watching.Go(func() { keeperwatch.Of(keeperOf, log).Run(ctx) })
+		// It ends with ctx.
+		defer watching.Wait()
+		defer stop()
+	}
 	log.Info("blobd is ready", "socket", socket, "data", data, "images", len(store.List()), "leases", len(store.Leases()))
 
 	select {

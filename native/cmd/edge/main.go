@@ -17,7 +17,6 @@ import (
 	"syscall"
 
 	"aenv/native/internal/edge"
-	"aenv/native/internal/edge/certs"
 	"aenv/native/internal/keeperwatch"
 )
 
@@ -75,78 +74,44 @@ func run(o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	secured, err := openTLS(ctx, o, &settings)
+	port, err := openTLS(ctx, o, log)
 	if err != nil {
 		return errors.Join(err, plain.Close())
 	}
-	return serve(ctx, o, settings, plain, secured)
-}
-
-// openTLS is nil where no TLS is spoken: nobody wants it, or it cannot be had and nobody has asked for it.
-func openTLS(ctx context.Context, o options, settings *edge.Options) (net.Listener, error) {
-	if o.tlsListen == "" {
-		return nil, nil
-	}
-	listener, err := edge.Listen(ctx, o.tlsListen)
-	if err == nil {
-		var keeper *certs.Keeper
-		if keeper, err = certificates(ctx, o, settings.Log); err == nil {
-			settings.TLS = keeper.Config()
-			return listener, nil
-		}
-		_ = listener.Close()
-	}
-	if !o.tlsOptional {
-		return nil, err
-	}
-	settings.Log.Error("HTTPS is not served until the edge is started again; HTTP is", "address", o.tlsListen, "error", err.Error())
-	return nil, nil
-}
-
-func certificates(ctx context.Context, o options, log *slog.Logger) (*certs.Keeper, error) {
-	if o.certPath != "" {
-		return certs.Files(ctx, o.certPath, o.keyPath, log)
-	}
-	return certs.Local(ctx, filepath.Join(o.data, "tls"), strings.ToLower(o.domain), log)
+	return serve(ctx, o, settings, plain, port)
 }
 
 // serve returns when ctx has ended, or a port fails.
-func serve(ctx context.Context, o options, settings edge.Options, plain, secured net.Listener) (err error) {
+func serve(ctx context.Context, o options, settings edge.Options, plain net.Listener, port *secured) (err error) {
 	server := edge.New(settings)
 	failed := make(chan error, 2)
+	background, stopBackground := context.WithCancel(ctx)
 	var serving sync.WaitGroup
 	serving.Go(func() { failed <- server.Serve(plain) })
 	said := []any{"address", plain.Addr().String(), "pid", os.Getpid()}
-	if secured != nil {
-		serving.Go(func() { failed <- server.ServeTLS(secured) })
-		said = append(said, "tls", secured.Addr().String())
+	if port != nil {
+		said = append(said, "tls", port.Addr().String())
+	}
+	if o.tlsListen != "" {
+		serving.Go(func() {
+			if port == nil {
+				port = laterTLS(background, o, settings.Log)
+			}
+			if port != nil {
+				failed <- server.ServeTLS(port, port.config)
+			}
+		})
 	}
 	settings.Log.Info("edge listens", said...)
-	watching, stopWatching := context.WithCancel(ctx)
-	serving.Go(func() { keeperOf(o, settings.Log).Run(watching) })
+	serving.Go(func() { keeperwatch.Of(o.data, settings.Log).Run(background) })
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	stopWatching()
+	stopBackground()
 	server.Close()
 	serving.Wait()
 	return err
-}
-
-// keeperOf is the keeper of this server, beside whose program ours lies.
-func keeperOf(o options, log *slog.Logger) keeperwatch.Watch {
-	program, err := os.Executable()
-	if err != nil {
-		program = os.Args[0]
-	}
-	return keeperwatch.Watch{
-		Program:    filepath.Join(filepath.Dir(program), "keeper"),
-		ConfigFile: filepath.Join(o.data, "keeper.json"),
-		PidFile:    filepath.Join(o.data, "run", "keeper.pid"),
-		LogFile:    filepath.Join(o.data, "log", "keeper.log"),
-		Log:        log,
-	}
 }
 
 // forwarderName names this process for as long as it lives, as src/proxy/wire.ts says: PID:START, in ticks since the host's.

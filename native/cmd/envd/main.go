@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"aenv/native/internal/envd/disk"
 	"aenv/native/internal/envd/filesystem"
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/httpapi"
@@ -62,6 +63,8 @@ func run(address string, ownsMachine bool) error {
 	// The mask of whoever started the agent must not decide the modes of files in the sandbox.
 	syscall.Umask(0o022)
 	var machine *guest.Guest
+	// Before anything is started that could inherit it.
+	machineDisk := disk.FromEnvironment()
 	if ownsMachine {
 		keepRunning()
 		machine = &guest.Guest{}
@@ -74,7 +77,7 @@ func run(address string, ownsMachine bool) error {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
 	log.Printf("envd %s: serving on %s", version, listener.Addr())
-	err = newServer(machine).Serve(pieces.Listener{Listener: listener})
+	err = newServer(machine, machineDisk).Serve(pieces.Listener{Listener: listener})
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -89,7 +92,7 @@ func keepRunning() {
 		syscall.SIGUSR1, syscall.SIGUSR2)
 }
 
-func newServer(machine *guest.Guest) *http.Server {
+func newServer(machine *guest.Guest, machineDisk *disk.Disk) *http.Server {
 	who := identity.NewStore(users.Database{})
 	clock := &runclock.Clock{}
 	book := &logbook.Book{}
@@ -98,9 +101,13 @@ func newServer(machine *guest.Guest) *http.Server {
 		Process:    process.NewService(who, reaper.New(), clock),
 		Filesystem: filesystem.NewService(who, clock),
 		Guest:      machine,
+		Disk:       machineDisk,
 		Log:        book,
 	}
 	api.Process.Log = book
+	if machine != nil {
+		api.OnRestore = process.OnRestore
+	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)

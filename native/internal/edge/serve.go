@@ -81,7 +81,7 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request) (*answer.Answer, e
 			return answer.TooManyConnections(to.SandboxID), nil
 		}
 		if !known.Way.Retired() {
-			return answer.PortClosed(to.SandboxID, to.Port), nil
+			return unreached(err, to), nil
 		}
 		if errors.Is(err, forward.ErrLost) {
 			return answer.NotFound(to.SandboxID), nil
@@ -183,8 +183,16 @@ func (e *Edge) toSandbox(w http.ResponseWriter, r *http.Request, to target.Targe
 		case known.Way.Retired():
 			return answer.NotFound(to.SandboxID).Raw()
 		}
-		return answer.PortClosed(to.SandboxID, to.Port).Raw()
+		return unreached(err, to).Raw()
 	})
+}
+
+// unreached: the sandbox is there, and nothing in it has answered.
+func unreached(err error, to target.Target) *answer.Answer {
+	if errors.Is(err, upstream.ErrAsleep) {
+		return answer.Asleep(to.SandboxID)
+	}
+	return answer.PortClosed(to.SandboxID, to.Port)
 }
 
 // isOurs: what is said to the edge, and keys of the platform that a client sends along, are no business of what runs inside.

@@ -44,9 +44,7 @@ type Options struct {
 	Domain string
 	// MaxConnections of clients at once, and as many again into sandboxes and to aenvd.
 	MaxConnections int
-	// TLS has the certificates; nil where nothing but plain listeners are served.
-	TLS *tls.Config
-	Log *slog.Logger
+	Log            *slog.Logger
 }
 
 // Edge serves on listeners of its caller.
@@ -64,7 +62,9 @@ func New(options Options) *Edge {
 	e := &Edge{options: options, api: upstreams.ToSocket(options.APISocket), limit: newLimit(options.MaxConnections, options.Log)}
 	e.table = routes.Follow(routes.Options[*upstream.Pool]{
 		Socket: options.RoutesSocket, Forwarder: options.Forwarder,
-		NewWay: func(route routes.Route) *upstream.Pool { return upstreams.ToSandbox(route.Address) },
+		NewWay: func(route routes.Route) *upstream.Pool {
+			return upstreams.ToSandbox(route.Address, func(ctx context.Context) error { return e.table.Rouse(ctx, route.SandboxID) })
+		},
 	})
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -80,7 +80,6 @@ func New(options Options) *Edge {
 		ReadHeaderTimeout: headTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeadBytes,
 		DisableGeneralOptionsHandler: true,
 		ConnContext:                  withConnection,
-		TLSConfig:                    options.TLS,
 		// What clients do wrong is theirs, and they could fill the log with it.
 		ErrorLog: slog.NewLogLogger(options.Log.Handler(), slog.LevelDebug),
 	}
@@ -92,9 +91,11 @@ func (e *Edge) Serve(listener net.Listener) error {
 	return unlessClosed(e.server.Serve(e.limit.of(listener)))
 }
 
-// ServeTLS is the same with TLS. Precondition: there is a TLS configuration.
-func (e *Edge) ServeTLS(listener net.Listener) error {
-	return unlessClosed(e.server.ServeTLS(e.limit.of(listener), "", ""))
+// ServeTLS is the same with TLS, for which config has the certificates.
+func (e *Edge) ServeTLS(listener net.Listener, config *tls.Config) error {
+	config = config.Clone()
+	config.NextProtos = []string{"h2", "http/1.1"}
+	return unlessClosed(e.server.Serve(tls.NewListener(e.limit.of(listener), config)))
 }
 
 func unlessClosed(err error) error {

@@ -18,11 +18,16 @@ const (
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// agentEnv is the agent's environment under every driver.
-var agentEnv = []string{defaultPath, "HOME=/root", "LANG=C.UTF-8"}
+// keptDisk is the descriptor of the disk in the agent's keeper and in the agent beside an image's own init.
+const keptDisk = 3
+
+// agentEnv is the agent's environment: that under every driver, and which descriptor is the disk, which it can freeze.
+func agentEnv(disk int) []string {
+	return []string{defaultPath, "HOME=/root", "LANG=C.UTF-8", fmt.Sprintf("AENV_DISK_FD=%d", disk)}
+}
 
 // becomeAgent executes the agent as pid 1. The kernel's OOM killer passes pid 1 over.
-func becomeAgent() error {
+func becomeAgent(disk int) error {
 	if _, err := unix.Setsid(); err != nil {
 		return problem("start a session", err)
 	}
@@ -30,11 +35,14 @@ func becomeAgent() error {
 	if err := redirect("/dev/null"); err != nil {
 		return err
 	}
-	return problem("execute the agent "+agentPath, unix.Exec(agentPath, []string{agentPath}, agentEnv))
+	if _, err := unix.FcntlInt(uintptr(disk), unix.F_SETFD, 0); err != nil {
+		return problem("hand over the disk", err)
+	}
+	return problem("execute the agent "+agentPath, unix.Exec(agentPath, []string{agentPath}, agentEnv(disk)))
 }
 
 // becomeInit starts the agent and executes the image's init as pid 1.
-func becomeInit(argv []string) error {
+func becomeInit(argv []string, disk int) error {
 	// The kernel's own environment for init, and a PATH.
 	env := []string{defaultPath, "HOME=/", "TERM=linux"}
 	// A kernel told of no console has none to give.
@@ -46,7 +54,8 @@ func becomeInit(argv []string) error {
 	if err := unix.Access(argv[0], unix.X_OK); err != nil {
 		return problem("find the image's init "+argv[0], err)
 	}
-	attr := &syscall.ProcAttr{Dir: "/", Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	files := []uintptr{0, 1, 2, keptDisk: uintptr(disk)}
+	attr := &syscall.ProcAttr{Dir: "/", Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
 	// The file of this program is deleted, but lives as long as it runs.
 	if _, err := syscall.ForkExec("/proc/self/exe", []string{"aenv-guestinit", KeepAgentCommand}, attr); err != nil {
 		return problem("start the agent's keeper", err)
@@ -71,7 +80,8 @@ func keepAgent() error {
 	if err := redirect("/dev/null"); err != nil {
 		return err
 	}
-	attr := &syscall.ProcAttr{Dir: "/", Env: agentEnv, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Setsid: true}}
+	files := []uintptr{0, 1, 2, keptDisk: keptDisk}
+	attr := &syscall.ProcAttr{Dir: "/", Env: agentEnv(keptDisk), Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}
 	pid, err := syscall.ForkExec(agentPath, []string{agentPath, "-machine"}, attr)
 	if err != nil {
 		return problem("execute the agent "+agentPath, err)

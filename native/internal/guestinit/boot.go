@@ -26,7 +26,8 @@ func boot() error {
 	if err := loadModules(); err != nil {
 		return err
 	}
-	if err := assembleRoot(); err != nil {
+	disk, err := assembleRoot()
+	if err != nil {
 		return err
 	}
 	if err := switchRoot(); err != nil {
@@ -42,9 +43,9 @@ func boot() error {
 		return err
 	}
 	if len(config.Init) > 0 {
-		return becomeInit(config.Init)
+		return becomeInit(config.Init, disk)
 	}
-	return becomeAgent()
+	return becomeAgent(disk)
 }
 
 // enterInitrd mounts what is needed to get out of the initrd again, and reads the configuration.

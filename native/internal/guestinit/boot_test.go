@@ -62,7 +62,9 @@ func TestTheAgentIsPid1OfACompleteMachine(t *testing.T) {
 
 	equal(t, "pid", f.Pid, 1)
 	equal(t, "arguments", strings.Join(f.Args, " "), "/.aenv/envd")
-	equal(t, "environment", strings.Join(f.Env, " "), "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8")
+	env, _, _ := strings.Cut(strings.Join(f.Env, " "), " AENV_DISK_FD=")
+	equal(t, "environment", env, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8")
+	equal(t, "file system of the disk it is given", f.Disk, "ext4")
 	equal(t, "standard input, output and error", f.Standard, [3]string{"/dev/null", "/dev/null", "/dev/null"})
 	checkMachine(t, f)
 	if _, found := f.Mounts["/run"]; found {
@@ -136,7 +138,16 @@ func TestAnImagesOwnInitRunsBesideTheAgentAndTheMachineEndsWithTheAgent(t *testi
 	}
 	equal(t, "host name", inside.Hostname, "renamed")
 	equal(t, "tasks of a program of a user", inside.Tasks, 512)
+	equal(t, "disk of a program", f.Disk+inside.Disk, "")
 	equal(t, "what protects a program from the OOM killer", inside.OOMScore, "0")
+
+	for range 2 {
+		equal(t, "status of freezing the disk", m.post("/fsfreeze", ""), http.StatusNoContent)
+		equal(t, "status of thawing the disk", m.post("/fsthaw", ""), http.StatusNoContent)
+	}
+	if _, err := m.run("root", "/bin/probe"); err != nil {
+		t.Errorf("after the disk was thawed: %v", err)
+	}
 
 	_, _ = m.run("root", "/bin/probe", "kill-agent") // there is nobody to answer
 	m.await("aenv guestinit: the agent was killed by signal 9")
@@ -193,6 +204,18 @@ func (m *machine) initAgent(body string) {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// post returns the status that the agent answers with.
+func (m *machine) post(path, body string) int {
+	m.t.Helper()
+	client := http.Client{Timeout: 30 * time.Second}
+	answer, err := client.Post("http://"+m.forwarded+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	answer.Body.Close()
+	return answer.StatusCode
 }
 
 // run has the agent run a program as a user, and returns what it printed.

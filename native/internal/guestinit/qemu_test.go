@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -100,17 +101,31 @@ type machine struct {
 	// console gives the lines of the console, and is closed when the machine has ended.
 	console chan string
 	seen    []string
+	// kill ends it at once.
+	kill func()
 	// killed has an error once the machine has been ended because it took too long.
 	killed context.Context
+}
+
+// upper makes an empty writable disk, as machines get it.
+func (b *bench) upper() string {
+	b.t.Helper()
+	upper := filepath.Join(b.t.TempDir(), "upper.ext4")
+	if said, err := exec.Command("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", upper, upperSize).CombinedOutput(); err != nil {
+		b.t.Fatalf("%v\n%s", err, said)
+	}
+	return upper
 }
 
 // boot starts a machine from an image and tools. It ends with the test at the latest.
 func (b *bench) boot(config, image, tools string) *machine {
 	b.t.Helper()
-	upper := filepath.Join(b.t.TempDir(), "upper.ext4")
-	if said, err := exec.Command("mke2fs", "-q", "-t", "ext4", upper, upperSize).CombinedOutput(); err != nil {
-		b.t.Fatalf("%v\n%s", err, said)
-	}
+	return b.bootOn(b.upper(), config, image, tools)
+}
+
+// bootOn is boot on a writable disk that is there.
+func (b *bench) bootOn(upper, config, image, tools string) *machine {
+	b.t.Helper()
 	killed, kill := context.WithTimeout(b.t.Context(), bootTimeout)
 	m := &machine{t: b.t, forwarded: freeAddress(b.t), killed: killed, console: make(chan string, 1000)}
 	args := []string{"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
@@ -131,10 +146,11 @@ func (b *bench) boot(config, image, tools string) *machine {
 	if err := emulator.Start(); err != nil {
 		b.t.Fatal(err)
 	}
-	b.t.Cleanup(func() {
+	m.kill = sync.OnceFunc(func() {
 		kill()
 		_ = emulator.Wait()
 	})
+	b.t.Cleanup(m.kill)
 	go func() {
 		defer close(m.console)
 		for lines := bufio.NewScanner(output); lines.Scan(); {

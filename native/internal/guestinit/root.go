@@ -31,45 +31,54 @@ const (
 	diskWaitStep = 2 * time.Millisecond
 )
 
-// assembleRoot mounts the image with the writable disk over it on newRoot.
-func assembleRoot() error {
+// assembleRoot mounts the image with the writable disk over it on newRoot. It returns a descriptor of the disk, which nobody
+// finds by a path any more.
+func assembleRoot() (disk int, err error) {
 	if err := mountDisk(mount{source: imageDisk, target: imageDir, fsType: "erofs", flags: unix.MS_RDONLY}); err != nil {
-		return err
+		return 0, err
 	}
 	// noatime: a read should not make a block differ from the snapshot. The options keep the kernel from going through the
 	// whole disk in the background, and from writing zeroes where the host's sparse file has holes.
 	writable := mount{source: writableDisk, target: writableDir, fsType: "ext4", flags: unix.MS_NOATIME, options: "noinit_itable,no_prefetch_block_bitmaps"}
 	if err := mountDisk(writable); err != nil {
-		return err
+		return 0, err
 	}
 	if err := makeUpper(); err != nil {
-		return problem("prepare "+writableDisk, err)
+		return 0, problem("prepare "+writableDisk, err)
+	}
+	if disk, err = unix.Open(writableDir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return 0, problem("open "+writableDir, err)
 	}
 	// redirect_dir and metacopy: renaming a folder and changing a mode work as on any disk, and at no cost. xino: one
 	// device number for all files, as `du -x` and others expect.
 	options := "lowerdir=" + imageDir + ",upperdir=" + upperDir + ",workdir=" + workDir + ",redirect_dir=on,metacopy=on,xino=auto"
 	if err := (mount{source: "overlay", target: newRoot, fsType: "overlay", flags: unix.MS_NOATIME, options: options}).mount(); err != nil {
-		return err
+		return 0, err
 	}
 	// The overlay holds both by itself.
 	for _, dir := range []string{imageDir, writableDir} {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			return problem("detach "+dir, err)
+			return 0, problem("detach "+dir, err)
 		}
 	}
-	return nil
+	return disk, nil
 }
 
-// makeUpper makes the folder that the image's root shows as, with owner and mode of the image's.
+// makeUpper makes the folder that the image's root shows as, with owner and mode of the image's. On the disk of an earlier life
+// it is there, with those it got in that life.
 func makeUpper() error {
 	var root unix.Stat_t
 	if err := unix.Stat(imageDir, &root); err != nil {
 		return err
 	}
-	for _, dir := range []string{upperDir, workDir} {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
+	if err := os.Mkdir(workDir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := os.Mkdir(upperDir, 0o755); err != nil {
+		if errors.Is(err, fs.ErrExist) {
+			return nil
 		}
+		return err
 	}
 	if err := unix.Chown(upperDir, int(root.Uid), int(root.Gid)); err != nil {
 		return err

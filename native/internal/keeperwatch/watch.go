@@ -1,5 +1,6 @@
 // Package keeperwatch starts the keeper again when it has died. The keeper starts everybody else, so somebody else has to start
-// the keeper: the edge and aenvd both look after it (its lock lets only one live).
+// the keeper: edge and blobd both look after it (its lock lets only one live), and only when all three die at once is the host's
+// own supervisor, or `npm run up`, needed.
 package keeperwatch
 
 import (
@@ -17,14 +18,29 @@ import (
 
 const checkEvery = 500 * time.Millisecond
 
-// Watch says where the keeper of a server is.
+// Watch knows where the keeper of a server is.
 type Watch struct {
-	// Program is the keeper's, ConfigFile its configuration; without that there is no keeper to look after.
-	Program, ConfigFile string
-	// PidFile is removed by a keeper that was told to stop, which is left alone.
-	PidFile string
-	LogFile string
-	Log     *slog.Logger
+	// program is the keeper's, configFile its configuration; without that there is no keeper to look after.
+	program, configFile string
+	// pidFile is removed by a keeper that was told to stop, which is left alone.
+	pidFile string
+	logFile string
+	log     *slog.Logger
+}
+
+// Of looks after the keeper of the server with this data folder, beside whose program ours lies.
+func Of(data string, log *slog.Logger) Watch {
+	program, err := os.Executable()
+	if err != nil {
+		program = os.Args[0]
+	}
+	return Watch{
+		program:    filepath.Join(filepath.Dir(program), "keeper"),
+		configFile: filepath.Join(data, "keeper.json"),
+		pidFile:    filepath.Join(data, "run", "keeper.pid"),
+		logFile:    filepath.Join(data, "log", "keeper.log"),
+		log:        log,
+	}
 }
 
 // Run looks until ctx ends.
@@ -38,12 +54,12 @@ func (w Watch) Run(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		isGone := exists(w.ConfigFile) && w.hasDied()
+		isGone := exists(w.configFile) && w.hasDied()
 		// Twice in a row: whoever replaces a keeper leaves a gap.
 		if isGone && wasGone {
-			w.Log.Error("the keeper has died; it is started again", "pid", os.Getpid())
+			w.log.Error("the keeper has died; it is started again", "pid", os.Getpid())
 			if err := w.start(); err != nil {
-				w.Log.Error("the keeper cannot be started", "error", err.Error())
+				w.log.Error("the keeper cannot be started", "error", err.Error())
 			}
 		}
 		wasGone = isGone && !wasGone
@@ -52,7 +68,7 @@ func (w Watch) Run(ctx context.Context) {
 
 // hasDied: a pid file is there and names no keeper that lives.
 func (w Watch) hasDied() bool {
-	pid, err := os.ReadFile(w.PidFile)
+	pid, err := os.ReadFile(w.pidFile)
 	if err != nil {
 		return false
 	}
@@ -62,14 +78,14 @@ func (w Watch) hasDied() bool {
 
 // start makes it nobody's child but init's or the nearest subreaper's: a group and a session of its own.
 func (w Watch) start() error {
-	log, err := os.OpenFile(w.LogFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	output, err := os.OpenFile(w.logFile, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	defer log.Close()
-	command := exec.Command(w.Program, "-config", w.ConfigFile)
+	defer output.Close()
+	command := exec.Command(w.program, "-config", w.configFile)
 	command.Dir = "/"
-	command.Stdout, command.Stderr = log, log
+	command.Stdout, command.Stderr = output, output
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := command.Start(); err != nil {
 		return err

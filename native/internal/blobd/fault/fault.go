@@ -69,6 +69,8 @@ func KindOf(err error) Kind {
 		return Exhausted
 	case errors.As(err, &named):
 		return named.Kind
+	case errors.Is(err, errors.ErrUnsupported):
+		return Unsupported
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return Cancelled
 	default:

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/erofs"
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/rootfs"
 	"aenv/native/internal/blobd/space"
+	"aenv/native/internal/durable"
 )
 
 // layerWorkers bounds the layers read at once: enough to keep two cores and a registry connection busy.

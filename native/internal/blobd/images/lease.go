@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/mount"
+	"aenv/native/internal/durable"
 )
 
 const maxLeaseIDBytes = 80
@@ -98,7 +98,7 @@ func (s *Store) lease(id, digest string) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(s.leasePath(id), append(text, '\n')); err != nil {
+	if err := durable.WriteFile(s.leasePath(id), append(text, '\n'), 0o600); err != nil {
 		return err
 	}
 	if held == nil {

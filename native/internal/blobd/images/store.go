@@ -20,9 +20,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/mount"
+	"aenv/native/internal/durable"
 )
 
 // Store is safe for concurrent use.
@@ -224,7 +224,7 @@ func (d *Draft) Commit(record Record) error {
 		return err
 	}
 	from := filepath.Join(d.Dir, "image")
-	if err := durable.WriteFile(filepath.Join(from, recordFile), append(text, '\n')); err != nil {
+	if err := durable.WriteFile(filepath.Join(from, recordFile), append(text, '\n'), 0o600); err != nil {
 		return err
 	}
 	s := d.store

@@ -9,10 +9,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/erofs"
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/rootfs"
+	"aenv/native/internal/durable"
 )
 
 // Directory packs dir into target (mode 0444), which it replaces at once and durably. scratch is a folder for this call

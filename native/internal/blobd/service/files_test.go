@@ -45,6 +45,27 @@ func dataRanges(t *testing.T, client blobdv1connect.BlobdClient, path string) (*
 	return response.Msg, nil
 }
 
+func TestSyncSaysWhichPathIsWrong(t *testing.T) {
+	client, dir := start(t, t.TempDir()), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a"), make([]byte, 1000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sync := func(path string) (*connect.Response[blobdv1.SyncResponse], error) {
+		return client.Sync(t.Context(), connect.NewRequest(&blobdv1.SyncRequest{Paths: []string{path}}))
+	}
+	if done, err := sync(dir); err != nil || done.Msg.Bytes != 1000 {
+		t.Errorf("%v, %v", done, err)
+	}
+	for path, want := range map[string]connect.Code{
+		"a":                          connect.CodeInvalidArgument,
+		filepath.Join(dir, "no-one"): connect.CodeNotFound,
+	} {
+		if _, err := sync(path); connect.CodeOf(err) != want || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestACopyHasTheSameSizeDataAndHoles(t *testing.T) {
 	onDisks(t, func(t *testing.T, client blobdv1connect.BlobdClient, d disk) {
 		// 32 MiB of data in one piece, single pages, and an end that is no whole page.

@@ -4,20 +4,23 @@ package service
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"path/filepath"
 	"sync/atomic"
 
 	"connectrpc.com/connect"
 
 	blobdv1 "aenv/native/gen/aenv/blobd/v1"
 	"aenv/native/gen/aenv/blobd/v1/blobdv1connect"
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/fault"
 	"aenv/native/internal/blobd/flatten"
 	"aenv/native/internal/blobd/images"
 	"aenv/native/internal/blobd/source"
 	"aenv/native/internal/blobd/space"
+	"aenv/native/internal/durable"
 )
 
 const (
@@ -145,7 +148,15 @@ func (s *Service) Sync(ctx context.Context, request *connect.Request[blobdv1.Syn
 	if count := len(request.Msg.Paths); count > maxSyncPaths {
 		return nil, s.fail("sync", fault.New(fault.Invalid, "%d paths at once, at most %d are possible", count, maxSyncPaths))
 	}
+	for _, path := range request.Msg.Paths {
+		if !filepath.IsAbs(path) {
+			return nil, s.fail("sync", fault.New(fault.Invalid, "path %q is not absolute", path))
+		}
+	}
 	bytes, err := durable.SyncTrees(ctx, request.Msg.Paths)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fault.Wrap(fault.NotFound, err, "cannot sync")
+	}
 	if err != nil {
 		return nil, s.fail("sync", err)
 	}

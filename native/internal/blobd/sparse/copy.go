@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"aenv/native/internal/blobd/durable"
+	"aenv/native/internal/durable"
 )
 
 // Copied tells how a copy came about.

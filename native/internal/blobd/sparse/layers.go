@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"aenv/native/internal/blobd/durable"
 	"aenv/native/internal/blobd/fault"
+	"aenv/native/internal/durable"
 )
 
 // pageBytes is the unit in which machines change their memory and disks.

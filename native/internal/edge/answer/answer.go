@@ -96,6 +96,11 @@ func NotWoken(sandboxID string) *Answer {
 		Message: "The sandbox is paused and could not be resumed; try again in a moment"})
 }
 
+func Asleep(sandboxID string) *Answer {
+	return of(http.StatusServiceUnavailable, "Sandbox Not Woken", body{SandboxID: sandboxID,
+		Message: "The sandbox was idle and could not be woken; try again in a moment"})
+}
+
 func Reserved(path string) *Answer {
 	bare, _, _ := strings.Cut(path, "?")
 	return of(http.StatusNotFound, "Not Found",

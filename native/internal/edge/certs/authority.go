@@ -19,6 +19,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"aenv/native/internal/durable"
 )
 
 const (
@@ -32,6 +34,8 @@ const (
 	// authorityFile holds key and certificate together, so that they are replaced together; certFile is a copy for clients.
 	authorityFile = "authority.pem"
 	certFile      = "ca.pem"
+	// formerKeyFile held the key in builds that kept it apart from the certificate.
+	formerKeyFile = "ca.key"
 )
 
 // allAddresses as a name constraint leaves out certificates of addresses, which names of domains do not concern.
@@ -69,7 +73,7 @@ func (a *authority) publish(dir string) error {
 	if there, err := os.ReadFile(path); err == nil && bytes.Equal(there, text) {
 		return nil
 	}
-	return writeFile(path, text, 0o644)
+	return durable.WriteFile(path, text, 0o644)
 }
 
 func (a *authority) isFor(domain string) bool {
@@ -119,7 +123,7 @@ func makeAuthority(dir, domain string, now time.Time) (*authority, error) {
 		return nil, err
 	}
 	both := append(textOf("PRIVATE KEY", secret), textOf("CERTIFICATE", cert.Raw)...)
-	if err := writeFile(filepath.Join(dir, authorityFile), both, 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, authorityFile), both, 0o600); err != nil {
 		return nil, err
 	}
 	return &authority{cert: cert, key: key}, nil
@@ -162,21 +166,15 @@ func sign(template, parent *x509.Certificate, key, signer crypto.Signer) (*x509.
 	return x509.ParseCertificate(raw)
 }
 
-func textOf(kind string, content []byte) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content})
+// tidy removes from the authority's folder what a broken start left, and a key that nothing is signed with any more.
+func tidy(dir string) error {
+	err := os.Remove(filepath.Join(dir, formerKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, durable.RemoveTemps(dir))
 }
 
-// writeFile replaces a file as a whole; nobody without a right to it can read it at any moment.
-func writeFile(path string, content []byte, mode fs.FileMode) error {
-	temp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temp.Name())
-	_, err = temp.Write(content)
-	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(temp.Name(), path)
+func textOf(kind string, content []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content})
 }

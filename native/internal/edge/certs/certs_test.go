@@ -1,9 +1,12 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"aenv/native/internal/durable"
 )
 
 var silent = slog.New(slog.DiscardHandler)
@@ -93,9 +98,10 @@ func TestAnInterruptedStartLeavesAWholeAuthority(t *testing.T) {
 			makeOnly(t, dir, "e2b.localhost")
 		},
 		"in the middle of a file": func(t *testing.T, dir string) {
-			if err := os.WriteFile(filepath.Join(dir, ".new-1"), []byte("-----BEGIN"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			leave(t, filepath.Join(dir, durable.TempPrefix+"1"))
+		},
+		"of a build that kept the key in a file of its own": func(t *testing.T, dir string) {
+			leave(t, filepath.Join(dir, formerKeyFile))
 		},
 	}
 	for name, breakOff := range broken {
@@ -105,6 +111,16 @@ func TestAnInterruptedStartLeavesAWholeAuthority(t *testing.T) {
 		if _, err := leaf.Verify(x509.VerifyOptions{DNSName: "e2b.localhost", Roots: trust(t, filepath.Join(dir, certFile))}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+		if files, err := os.ReadDir(dir); err != nil || len(files) != 2 {
+			t.Errorf("%s: %v is left, %v", name, files, err)
+		}
+	}
+}
+
+func leave(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("-----BEGIN"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -177,10 +193,10 @@ func pair(t *testing.T, dir, domain string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(filepath.Join(dir, "own.key"), textOf("PRIVATE KEY", secret), 0o600); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, "own.key"), textOf("PRIVATE KEY", secret), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeFile(filepath.Join(dir, "own.pem"), textOf("CERTIFICATE", leaf.Certificate[0]), 0o644); err != nil {
+	if err := durable.WriteFile(filepath.Join(dir, "own.pem"), textOf("CERTIFICATE", leaf.Certificate[0]), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -214,6 +230,60 @@ func TestOnesOwnCertificateIsReadAgainAndCutsNothing(t *testing.T) {
 	if nameNow(keeper) != "two.test" {
 		t.Error("a wrong file took the place of a right one")
 	}
+}
+
+// A pair that could not be read, for a reason that passes without a change of the files' states, is read all the same.
+func TestACertificateThatCouldNotBeReadIsTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	signer, err := makeAuthority(dir, "test", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, path, at := filepath.Join(dir, authorityFile), filepath.Join(dir, "own.pem"), time.Now()
+	put := func(content []byte, at time.Time) {
+		if err := errors.Join(os.WriteFile(path, content, 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	named := func(name string) []byte {
+		cert := signed(t, signer, x509.Certificate{Subject: pkix.Name{CommonName: name}}, x509.ExtKeyUsageServerAuth)
+		return textOf("CERTIFICATE", cert.Raw)
+	}
+	put(named("one.test"), at.Add(-time.Hour))
+	complaints := make(complaints, 100)
+	keeper, err := Files(t.Context(), path, key, slog.New(complaints))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := named("two.test")
+	put(bytes.Repeat([]byte("x"), len(next)), at)
+	select {
+	case <-complaints:
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was said")
+	}
+	put(next, at)
+	for deadline := time.Now().Add(30 * time.Second); nameNow(keeper) != "two.test"; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it was not tried again")
+		}
+	}
+	if len(complaints) > 0 {
+		t.Errorf("the same was said %d times", 1+len(complaints))
+	}
+}
+
+// complaints takes the errors of a log.
+type complaints chan string
+
+func (c complaints) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelError
+}
+func (c complaints) WithAttrs([]slog.Attr) slog.Handler { return c }
+func (c complaints) WithGroup(string) slog.Handler      { return c }
+func (c complaints) Handle(_ context.Context, record slog.Record) error {
+	c <- record.Message
+	return nil
 }
 
 // echoOver is a client of a server with such a configuration.

@@ -31,9 +31,8 @@ func (k *Keeper) Config() *tls.Config {
 	}
 }
 
-// Local keeps certificates for a domain of an authority whose files lie in dir (authority.pem, and ca.pem for
-// clients; made when they are not there).
-// They are renewed until ctx ends.
+// Local keeps certificates for a domain of an authority whose files lie in dir (authority.pem, and ca.pem for clients; made when
+// they are not there). They are renewed until ctx ends.
 func Local(ctx context.Context, dir, domain string, log *slog.Logger) (*Keeper, error) {
 	k := &Keeper{log: log}
 	renew := func() error {
@@ -53,6 +52,9 @@ func Local(ctx context.Context, dir, domain string, log *slog.Logger) (*Keeper, 
 		log.Info("certificate made", "domain", domain, "until", leaf.Leaf.NotAfter.Format(time.RFC3339))
 		return nil
 	}
+	if err := tidy(dir); err != nil {
+		return nil, err
+	}
 	if err := renew(); err != nil {
 		return nil, err
 	}
@@ -70,11 +72,11 @@ func Files(ctx context.Context, certPath, keyPath string, log *slog.Logger) (*Ke
 		if now == seen {
 			return nil
 		}
-		seen = now
 		pair, err := tls.LoadX509KeyPair(certPath, keyPath)
 		if err != nil {
 			return fmt.Errorf("certificate %s with key %s: %w", certPath, keyPath, err)
 		}
+		seen = now
 		k.current.Store(&pair)
 		log.Info("certificate read", "path", certPath, "names", pair.Leaf.DNSNames, "until", pair.Leaf.NotAfter.Format(time.RFC3339))
 		return nil
@@ -99,17 +101,24 @@ func stateOf(path string) string {
 	return fmt.Sprintf("%d %d %d;", file, info.Size(), info.ModTime().UnixNano())
 }
 
+// every does work again and again. What keeps it from being done is said once for as long as it stays the same.
 func (k *Keeper) every(ctx context.Context, wait time.Duration, complaint string, work func() error) {
 	ticker := time.NewTicker(wait)
 	defer ticker.Stop()
+	said := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if err := work(); err != nil {
-				k.log.Error(complaint, "error", err.Error())
-			}
 		}
+		text := ""
+		if err := work(); err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != said {
+			k.log.Error(complaint, "error", text)
+		}
+		said = text
 	}
 }

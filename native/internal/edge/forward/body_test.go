@@ -33,7 +33,7 @@ func proxied(t *testing.T, bodyIdle time.Duration, service func(net.Conn)) (prox
 			go service(conn)
 		}
 	}()
-	pool := upstream.NewLimit(100).ToSandbox("127.0.0.1")
+	pool := upstream.NewLimit(100).ToSandbox("127.0.0.1", nil)
 	ended = make(chan error, 10)
 	to := To{Pool: pool, Port: upstream.Port{Number: inside.Addr().(*net.TCPAddr).Port}, Path: "/", BodyIdle: bodyIdle}
 	proxy = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,6 +15,12 @@ const (
 
 var buffers = sync.Pool{New: func() any { buffer := make([]byte, Front+Large+Back); return &buffer }}
 
+// Lend gives a large buffer, for who knows that there is something to read.
+func Lend() (buffer []byte, giveBack func()) {
+	lent := buffers.Get().(*[]byte)
+	return (*lent)[Front : Front+Large], func() { buffers.Put(lent) }
+}
+
 // Piece is what was read at once.
 type Piece struct {
 	buffer []byte

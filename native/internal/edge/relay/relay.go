@@ -6,16 +6,12 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"aenv/native/internal/edge/pieces"
 	"aenv/native/internal/oneway"
 )
-
-// buffers are for connections that tell when there is something to read: idle ones hold none.
-var buffers = sync.Pool{New: func() any { buffer := make([]byte, pieces.Large); return &buffer }}
 
 // Side is one of the two. Ahead is what was read of it before.
 type Side struct {
@@ -95,14 +91,9 @@ func copyAll(from Side, to net.Conn) error {
 
 func copyRest(from, to net.Conn) error {
 	if plain, ok := from.(syscall.Conn); ok {
-		return oneway.Copy(to, plain, lend)
+		return oneway.Copy(to, plain, pieces.Lend)
 	}
 	return copySecured(from, to)
-}
-
-func lend() ([]byte, func()) {
-	buffer := buffers.Get().(*[]byte)
-	return *buffer, func() { buffers.Put(buffer) }
 }
 
 // copySecured holds little while little comes.

@@ -84,11 +84,12 @@ func (c *control) follow(ctx context.Context, take func(feedLine) error) error {
 	return lines.Err()
 }
 
-// acknowledge fails when it did not arrive, or was for another aenvd than the one there.
-func (c *control) acknowledge(ctx context.Context, epoch string, revision int) error {
+// acknowledge fails when it did not arrive, or was for another aenvd than the one there. busy are sandboxes that were to stand
+// still and are in use.
+func (c *control) acknowledge(ctx context.Context, epoch string, revision int, busy []string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	query := url.Values{"forwarder": {c.forwarder}, "epoch": {epoch}, "revision": {strconv.Itoa(revision)}}
+	query := url.Values{"forwarder": {c.forwarder}, "epoch": {epoch}, "revision": {strconv.Itoa(revision)}, "busy": busy}
 	answer, err := send(ctx, c.feeding, http.MethodPost, "/routes/ack?"+query.Encode())
 	if err != nil {
 		return err
@@ -104,9 +105,15 @@ func (c *control) lookUp(ctx context.Context, id string) (lookedUp, error) {
 	return ask(ctx, c.looking, http.MethodGet, "/routes/of/"+id, answerTimeout)
 }
 
-// wake asks aenvd to resume a paused sandbox.
-func (c *control) wake(ctx context.Context, id string) (lookedUp, error) {
-	return ask(ctx, c.waking, http.MethodPost, "/wake/"+id, wakeTimeout)
+// Questions that have aenvd do something: resume a paused sandbox, let one go on that stands still.
+const (
+	wakePath  = "/wake/"
+	rousePath = "/rouse/"
+)
+
+// wake asks one of these.
+func (c *control) wake(ctx context.Context, path, id string) (lookedUp, error) {
+	return ask(ctx, c.waking, http.MethodPost, path+id, wakeTimeout)
 }
 
 // ask repeats its question while aenvd is not there.

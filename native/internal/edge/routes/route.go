@@ -1,6 +1,8 @@
 // Package routes is the edge's copy of aenvd's route table. The wire is described in src/proxy/wire.ts.
 package routes
 
+import "time"
+
 // Route is where traffic for a sandbox goes, as aenvd's domain/route.ts has it.
 type Route struct {
 	SandboxID  string `json:"sandboxId"`
@@ -17,7 +19,12 @@ type Route struct {
 	MaskHost string `json:"maskHost"`
 	// AgentKey opens the agent's way to services on the sandbox's loopback.
 	AgentKey string `json:"agentKey"`
+	// RestAfterMs is there while the sandbox is to stand still: whoever wants to send asks aenvd first. One that is in use, or was
+	// in so many milliseconds, is reported as busy with the acknowledgement.
+	RestAfterMs *int64 `json:"restAfterMs"`
 }
+
+func (r *Route) restAfter() time.Duration { return time.Duration(*r.RestAfterMs) * time.Millisecond }
 
 // change: without a route the sandbox is gone.
 type change struct {

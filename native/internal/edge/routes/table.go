@@ -13,9 +13,16 @@ const wakePause = time.Second
 
 var idForm = regexp.MustCompile(`^[a-z0-9]{1,63}$`)
 
-// Way is what connects to one incarnation of a sandbox. After Retire it has no connection and makes none: the address is
-// somebody else's soon.
-type Way interface{ Retire() }
+// Way is what connects to one incarnation of a sandbox.
+type Way interface {
+	// Retire: from then on it has no connection and makes none, because the address is somebody else's soon.
+	Retire()
+	// Rest lets nothing through any more that has not been woken first, unless it is in use, or was a shorter time ago than after.
+	// False: it was, and nothing is held up.
+	Rest(after time.Duration) bool
+	// Rouse ends a rest.
+	Rouse()
+}
 
 // Known is a sandbox as the table has it. Way is the zero value unless the route has an address.
 type Known[W Way] struct {
@@ -51,7 +58,8 @@ type Table[W Way] struct {
 	revision int
 
 	wakesMu sync.Mutex
-	wakes   map[string]*wake
+	// wakes are questions under way, by path and sandbox.
+	wakes map[string]*wake
 }
 
 // wake is one question for all who have it.
@@ -110,15 +118,20 @@ func (t *Table[W]) Find(ctx context.Context, id string) (Known[W], bool, error) 
 	return known, ok, nil
 }
 
-// Wake asks aenvd to resume a paused sandbox; calls for one sandbox share one question, and for a moment its failure. Errors:
-// RefusedError when it cannot be resumed now; others when aenvd does not come back in time.
-func (t *Table[W]) Wake(ctx context.Context, id string) error {
+// Wake asks aenvd to resume a paused sandbox, which the caller may; calls for one sandbox share one question, and for a moment its
+// failure. Errors: RefusedError when it cannot be resumed now; others when aenvd does not come back in time.
+func (t *Table[W]) Wake(ctx context.Context, id string) error { return t.wake(ctx, wakePath, id) }
+
+// Rouse is the same for a sandbox that stands still. One that has been paused meanwhile stays so.
+func (t *Table[W]) Rouse(ctx context.Context, id string) error { return t.wake(ctx, rousePath, id) }
+
+func (t *Table[W]) wake(ctx context.Context, path, id string) error {
 	t.wakesMu.Lock()
-	running, ok := t.wakes[id]
+	running, ok := t.wakes[path+id]
 	if !ok {
 		running = &wake{done: make(chan struct{})}
-		t.wakes[id] = running
-		go t.wakeOnce(id, running)
+		t.wakes[path+id] = running
+		go t.wakeOnce(path, id, running)
 	}
 	t.wakesMu.Unlock()
 	select {
@@ -129,9 +142,9 @@ func (t *Table[W]) Wake(ctx context.Context, id string) error {
 	}
 }
 
-// wakeOnce goes on when those who asked have left: the sandbox is being resumed.
-func (t *Table[W]) wakeOnce(id string, running *wake) {
-	found, err := t.control.wake(t.ctx, id)
+// wakeOnce goes on when those who asked have left: the sandbox is being woken.
+func (t *Table[W]) wakeOnce(path, id string, running *wake) {
+	found, err := t.control.wake(t.ctx, path, id)
 	if err == nil && !t.learn(id, found) {
 		err = t.lookUp(t.ctx, id)
 	}
@@ -141,7 +154,7 @@ func (t *Table[W]) wakeOnce(id string, running *wake) {
 		_ = sleep(t.ctx, wakePause)
 	}
 	t.wakesMu.Lock()
-	delete(t.wakes, id)
+	delete(t.wakes, path+id)
 	t.wakesMu.Unlock()
 }
 
@@ -189,19 +202,23 @@ func (t *Table[W]) follow() {
 // take acknowledges a line when all that went by older routes is over.
 func (t *Table[W]) take(line feedLine) error {
 	t.mu.Lock()
+	var busy []string
 	switch {
 	case line.Snapshot != nil:
-		t.replace(line.Snapshot.Epoch, line.Snapshot.Revision, line.Snapshot.Routes)
+		busy = t.replace(line.Snapshot.Epoch, line.Snapshot.Revision, line.Snapshot.Routes)
 	case line.Change != nil:
 		t.revision = line.Change.Revision
-		t.set(line.Change.SandboxID, line.Change.Route, t.revision)
+		if !t.set(line.Change.SandboxID, line.Change.Route, t.revision) {
+			busy = []string{line.Change.SandboxID}
+		}
 	}
 	epoch, revision := t.epoch, t.revision
 	t.mu.Unlock()
-	return t.control.acknowledge(t.ctx, epoch, revision)
+	return t.control.acknowledge(t.ctx, epoch, revision, busy)
 }
 
-func (t *Table[W]) replace(epoch string, revision int, routes []Route) {
+// replace returns those that were to stand still and are in use.
+func (t *Table[W]) replace(epoch string, revision int, routes []Route) (busy []string) {
 	// Revisions of one aenvd say nothing about those of another.
 	if epoch != t.epoch {
 		for _, known := range t.known {
@@ -219,16 +236,20 @@ func (t *Table[W]) replace(epoch string, revision int, routes []Route) {
 		}
 	}
 	for _, route := range routes {
-		t.set(route.SandboxID, &route, revision)
+		if !t.set(route.SandboxID, &route, revision) {
+			busy = append(busy, route.SandboxID)
+		}
 	}
+	return busy
 }
 
-// set ends the connections of every incarnation but the route's. The lock is held.
-func (t *Table[W]) set(id string, route *Route, revision int) {
+// set ends the connections of every incarnation but the route's. False: the sandbox was to stand still, and is in use. The lock is
+// held.
+func (t *Table[W]) set(id string, route *Route, revision int) bool {
 	old, wasKnown := t.known[id]
-	// An answer may have been ahead of the feed.
+	// An answer may have been ahead of the feed; of whom it found in use nobody was told.
 	if wasKnown && old.revision > revision {
-		return
+		return old.isAtRest()
 	}
 	isSame := wasKnown && route != nil && old.Address == route.Address && old.Generation == route.Generation
 	if wasKnown && old.Address != "" && !isSame {
@@ -236,7 +257,7 @@ func (t *Table[W]) set(id string, route *Route, revision int) {
 	}
 	if route == nil {
 		delete(t.known, id)
-		return
+		return true
 	}
 	known := &Known[W]{Route: *route, revision: revision}
 	switch {
@@ -246,4 +267,13 @@ func (t *Table[W]) set(id string, route *Route, revision int) {
 		known.Way = t.newWay(*route)
 	}
 	t.known[id] = known
+	if route.Address != "" && route.RestAfterMs == nil {
+		known.Way.Rouse()
+	}
+	return known.isAtRest()
+}
+
+// isAtRest is false where the sandbox is to stand still, and is in use.
+func (k *Known[W]) isAtRest() bool {
+	return k.Address == "" || k.RestAfterMs == nil || k.Way.Rest(k.restAfter())
 }

@@ -22,6 +22,8 @@ const (
 	idleLife   = 610 * time.Second
 	sweepEvery = 15 * time.Second
 	dialTime   = 30 * time.Second
+	// wakeTries: one that has been woken may stand still again before its connection is taken, but not again and again.
+	wakeTries = 5
 )
 
 // dialWaits are between attempts to connect: a service inside may just be opening its port.
@@ -33,6 +35,8 @@ var (
 	// ErrClosed: nobody listens. Nothing was sent.
 	ErrClosed = errors.New("nobody listens there")
 	ErrFull   = errors.New("there are as many connections as there may be")
+	// ErrAsleep: this incarnation stands still and could not be woken. Nothing was sent.
+	ErrAsleep = errors.New("the sandbox stands still and could not be woken")
 )
 
 // KeepAlive finds peers that are gone without a word: asked after a minute, then every 75 s, nine times.
@@ -50,12 +54,17 @@ type Port struct {
 type Pool struct {
 	network, address string
 	limit            *Limit
-	ctx              context.Context
-	cancel           context.CancelFunc
-	dialing          sync.WaitGroup
+	// wake returns when an incarnation that stands still has been roused.
+	wake    func(context.Context) error
+	ctx     context.Context
+	cancel  context.CancelFunc
+	dialing sync.WaitGroup
 
 	mu      sync.Mutex
 	retired bool
+	// resting: it stands still. usedAt is when a connection was last taken or given back.
+	resting bool
+	usedAt  time.Time
 	// count is of all connections, those being made included.
 	count int
 	// counts are those of each port.
@@ -65,8 +74,12 @@ type Pool struct {
 	sweep  *time.Timer
 }
 
-// ToSandbox connects to the ports of an address.
-func (l *Limit) ToSandbox(address string) *Pool { return newPool(l, "tcp", address) }
+// ToSandbox connects to the ports of an address. wake is for one that stands still.
+func (l *Limit) ToSandbox(address string, wake func(context.Context) error) *Pool {
+	p := newPool(l, "tcp", address)
+	p.wake = wake
+	return p
+}
 
 // ToSocket connects to a unix socket.
 func (l *Limit) ToSocket(path string) *Pool { return newPool(l, "unix", path) }
@@ -105,10 +118,56 @@ func (p *Pool) Retired() bool {
 	return p.retired
 }
 
-// Get is an idle connection, or a new one. Errors: ErrRetired, ErrClosed, ErrFull, the context's.
+// Rest lets nobody have a connection who has not woken the sandbox, unless one is in use, or was a shorter time ago than after; then
+// it is false. Idle connections stay.
+func (p *Pool) Rest(after time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.resting {
+		return true
+	}
+	idle := 0
+	for _, kept := range p.idle {
+		idle += len(kept)
+	}
+	if p.count > idle || time.Since(p.usedAt) < after {
+		return false
+	}
+	p.resting = true
+	return true
+}
+
+// Rouse ends a rest.
+func (p *Pool) Rouse() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resting = false
+}
+
+// awake holds the lock when it returns without an error. Errors: ErrAsleep, the context's.
+func (p *Pool) awake(ctx context.Context) error {
+	p.mu.Lock()
+	for range wakeTries {
+		if !p.resting || p.retired {
+			p.usedAt = time.Now()
+			return nil
+		}
+		p.mu.Unlock()
+		if err := p.wake(ctx); err != nil {
+			return errors.Join(ErrAsleep, err)
+		}
+		p.mu.Lock()
+	}
+	p.mu.Unlock()
+	return ErrAsleep
+}
+
+// Get is an idle connection, or a new one. Errors: ErrRetired, ErrClosed, ErrFull, ErrAsleep, the context's.
 func (p *Pool) Get(ctx context.Context, port Port) (*Conn, error) {
 	for {
-		p.mu.Lock()
+		if err := p.awake(ctx); err != nil {
+			return nil, err
+		}
 		kept := p.idle[port.Number]
 		if len(kept) == 0 {
 			p.mu.Unlock()
@@ -128,7 +187,7 @@ func (p *Pool) Get(ctx context.Context, port Port) (*Conn, error) {
 
 // Dial makes a new connection. Errors as those of Get.
 func (p *Pool) Dial(ctx context.Context, port Port) (*Conn, error) {
-	if err := p.begin(port.Number); err != nil {
+	if err := p.begin(ctx, port.Number); err != nil {
 		return nil, err
 	}
 	defer p.dialing.Done()
@@ -152,11 +211,16 @@ func (p *Pool) Dial(ctx context.Context, port Port) (*Conn, error) {
 	return nil, err
 }
 
-// begin counts a connection that is to be made. Errors: ErrRetired, ErrFull.
-func (p *Pool) begin(port int) error {
+// begin counts a connection that is to be made. Errors: ErrRetired, ErrFull, ErrAsleep, the context's.
+func (p *Pool) begin(ctx context.Context, port int) error {
 	isCommon := p.network == "tcp" && port != agentPort
 	isTaken := p.limit.take(isCommon)
-	p.mu.Lock()
+	if err := p.awake(ctx); err != nil {
+		if isTaken {
+			p.limit.give()
+		}
+		return err
+	}
 	defer p.mu.Unlock()
 	isFull := p.count >= maxConnections ||
 		isCommon && (p.counts[port] >= maxOfPort || p.count-p.counts[agentPort] >= maxConnections-agentShare)
@@ -235,6 +299,7 @@ func (p *Pool) connect(ctx context.Context, port Port) (*Conn, error) {
 // keep takes a connection back whose answer was whole.
 func (p *Pool) keep(conn *Conn) {
 	p.mu.Lock()
+	p.usedAt = time.Now()
 	kept := p.idle[conn.port]
 	isKept := !p.retired && len(kept) < maxIdle && p.limit.idle.Load() < p.limit.mostIdle
 	if isKept {
@@ -305,6 +370,7 @@ func (p *Pool) end(dropped []*Conn) {
 func (p *Pool) forget(conn *Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.usedAt = time.Now()
 	delete(p.conns, conn)
 	p.uncount(conn.port)
 }

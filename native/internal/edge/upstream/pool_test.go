@@ -38,7 +38,7 @@ func get(t *testing.T, pool *Pool, port int) *Conn {
 
 func TestTheLimitHoldsForAllPoolsTogetherAndIdleConnectionsMakeRoom(t *testing.T) {
 	limit := NewLimit(8)
-	one, two := limit.ToSandbox("127.0.0.1"), limit.ToSandbox("127.0.0.1")
+	one, two := limit.ToSandbox("127.0.0.1", nil), limit.ToSandbox("127.0.0.1", nil)
 	defer two.Retire()
 	port := listening(t)
 	var kept []*Conn
@@ -80,10 +80,10 @@ func TestTheLimitHoldsForAllPoolsTogetherAndIdleConnectionsMakeRoom(t *testing.T
 }
 
 func TestVisitorsOfAPortLeaveRoomForOthersAndForTheAgent(t *testing.T) {
-	pool := NewLimit(100_000).ToSandbox("127.0.0.1")
+	pool := NewLimit(100_000).ToSandbox("127.0.0.1", nil)
 	begin := func(port, times int) (begun int) {
 		for range times {
-			if pool.begin(port) == nil {
+			if pool.begin(t.Context(), port) == nil {
 				begun++
 				pool.dialing.Done()
 			}
@@ -102,7 +102,7 @@ func TestVisitorsOfAPortLeaveRoomForOthersAndForTheAgent(t *testing.T) {
 // Whatever has taken all files, it is not said that nobody listens.
 func TestNoFileLeftIsNoClosedPort(t *testing.T) {
 	limit := NewLimit(100)
-	pool := limit.ToSandbox("127.0.0.1")
+	pool := limit.ToSandbox("127.0.0.1", nil)
 	defer pool.Retire()
 	port := listening(t)
 	get(t, pool, port).Keep()

@@ -38,6 +38,7 @@ type Guest struct {
 type Facts struct {
 	SandboxID  string
 	TemplateID string
+	Generation Generation
 	// Hostname is left as it is when empty.
 	Hostname string
 	// Time is the host's clock; zero means unknown.
@@ -68,6 +69,7 @@ func (g Guest) Apply(facts Facts) {
 		note("hosts", g.updateHosts(facts.Hostname))
 	}
 	note("identity files", g.writeIdentity(facts))
+	note("generation", g.writeGeneration(facts.SandboxID, facts.Generation))
 	note("home", g.ensureHome(facts.User))
 }
 

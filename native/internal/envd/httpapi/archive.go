@@ -26,7 +26,7 @@ func (s *Server) archive(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.Method {
 	case http.MethodGet:
-		sendArchive(w, path)
+		sendArchive(s.files.impatient(w), path)
 	case http.MethodPost:
 		s.files.receiveArchive(w, r, path, user)
 	default:

@@ -20,7 +20,7 @@ import (
 func (f *files) download(w http.ResponseWriter, r *http.Request, user users.User) {
 	path, err := resolve(r.URL.Query().Get("path"), user)
 	if err == nil {
-		err = send(w, r, path)
+		err = send(f.impatient(w), r, path)
 	}
 	if err != nil {
 		writeError(w, statusOf(err), err.Error())

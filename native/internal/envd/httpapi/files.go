@@ -21,7 +21,7 @@ const linksMax = 40
 // files serves /files.
 type files struct {
 	identity *identity.Store
-	// idle is how long an upload may send nothing.
+	// idle is transferIdleTime.
 	idle time.Duration
 }
 

@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +22,8 @@ const (
 	initKeyHeader = "X-Init-Key"
 )
 
+var generationIDs = regexp.MustCompile("^[0-9a-f]{0,64}$")
+
 // initBody is what the node says to a machine that it has just started or restored. Unknown fields are ignored.
 type initBody struct {
 	AccessToken    string            `json:"accessToken"`
@@ -31,6 +36,10 @@ type initBody struct {
 	Hostname       string            `json:"hostname"`
 	InitKey        string            `json:"initKey"`
 	Entropy        []byte            `json:"entropy"`
+	// Generation counts the starts of the sandbox's state, 0 being that of its template; GenerationID is another at each, and the
+	// same only in an init that is said again.
+	Generation   int    `json:"generation"`
+	GenerationID string `json:"generationId"`
 }
 
 // timestamp is an RFC 3339 text or a number of milliseconds since 1970.
@@ -59,7 +68,7 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	before := s.Identity.Current().SandboxID
+	before := s.Identity.Current()
 	accepted := s.Identity.Accept(r.Header.Get(initKeyHeader), body.InitKey, identity.Identity{
 		AccessToken:    body.AccessToken,
 		EnvVars:        body.EnvVars,
@@ -68,6 +77,8 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		SandboxID:      body.SandboxID,
 		TemplateID:     body.TemplateID,
 		Hostname:       body.Hostname,
+		Generation:     body.Generation,
+		GenerationID:   body.GenerationID,
 	})
 	if !accepted {
 		refuseKey(w)
@@ -76,14 +87,18 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 	if s.Guest != nil {
 		facts := guest.Facts{
 			SandboxID: body.SandboxID, TemplateID: body.TemplateID, Hostname: body.Hostname,
-			Time: body.Timestamp.Time, Entropy: body.Entropy,
+			Generation: guest.Generation{Number: body.Generation, ID: body.GenerationID},
+			Time:       body.Timestamp.Time, Entropy: body.Entropy,
 		}
 		// A default user that the image does not have is an error of the requests that need it, not of the init.
 		facts.User, _ = s.Identity.User("")
 		s.Guest.Apply(facts)
 	}
-	if body.SandboxID != before {
+	if body.SandboxID != before.SandboxID {
 		s.Log.Clear()
+	}
+	if body.Generation > 0 && body.GenerationID != before.GenerationID {
+		s.runHook(r.Context(), body)
 	}
 	s.Log.Add(logbook.Info, agentLogger, "The agent is ready", logbook.Fields{"event_type": "agent_ready"})
 	// What the machine did until now is none of this life's.
@@ -105,5 +120,16 @@ func readInit(from io.Reader) (initBody, error) {
 			return body, fmt.Errorf("envVars: %q: a name is not empty and has no '=', and neither it nor its value has a NUL", name)
 		}
 	}
+	if body.Generation < 0 || !generationIDs.MatchString(body.GenerationID) {
+		return body, errors.New("generation: a number from 0 on; generationId: hexadecimal digits, at most 64")
+	}
 	return body, nil
+}
+
+// runHook has the sandbox's own program bring up to date what was restored, before anybody can run a command.
+func (s *Server) runHook(ctx context.Context, body initBody) {
+	env := map[string]string{"AENV_SANDBOX_ID": body.SandboxID, "AENV_GENERATION": strconv.Itoa(body.Generation), "AENV_GENERATION_ID": body.GenerationID}
+	if err := s.Process.RunHook(ctx, s.OnRestore, env); err != nil {
+		s.Log.Add(logbook.Warn, agentLogger, err.Error(), logbook.Fields{"event_type": "hook_failed"})
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"aenv/native/gen/filesystem/filesystemconnect"
 	"aenv/native/gen/process/processconnect"
+	"aenv/native/internal/envd/disk"
 	"aenv/native/internal/envd/filesystem"
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/identity"
@@ -31,6 +32,10 @@ type Server struct {
 	Filesystem *filesystem.Service
 	// Guest is nil where the agent does not own its machine.
 	Guest *guest.Guest
+	// OnRestore is run after each restore, where the sandbox has it.
+	OnRestore process.Hook
+	// Disk is nil where the machine has none that could be frozen.
+	Disk *disk.Disk
 	// Log is what the node takes away; nil: nothing is logged.
 	Log *logbook.Book
 
@@ -43,7 +48,7 @@ type Server struct {
 // Handler builds the routes. It is called once.
 func (s *Server) Handler() http.Handler {
 	s.files.identity = s.Identity
-	s.files.idle = uploadIdleTime
+	s.files.idle = transferIdleTime
 	// Answers are never compressed: they are small or a stream, and the client is near.
 	options := []connect.HandlerOption{
 		limitMessages(),
@@ -69,6 +74,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("/init", only("POST", s.postInit))
 	mux.HandleFunc("/memory", only("POST", s.postMemory))
 	mux.HandleFunc("/forward", only("GET", s.getForward))
+	mux.HandleFunc("/fsfreeze", only("POST", s.postDisk((*disk.Disk).Freeze)))
+	mux.HandleFunc("/fsthaw", only("POST", s.postDisk((*disk.Disk).Thaw)))
 	mux.HandleFunc("/telemetry", only("POST", s.postTelemetry))
 	// Files take a signature instead of the token.
 	mux.HandleFunc("/files", s.files.serve)

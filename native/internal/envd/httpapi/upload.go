@@ -20,8 +20,6 @@ const (
 	metadataHeader = "X-Metadata-"
 	// uploadFilesMax bounds the parts of one request.
 	uploadFilesMax = 10000
-	// uploadIdleTime is how long an upload may send nothing. Clients that stream one rely on the agent to give it up.
-	uploadIdleTime = 10 * time.Minute
 	// rejectDrainTime is how long the rest of a refused body is read, so that the client gets to the answer.
 	rejectDrainTime = 10 * time.Second
 )
@@ -46,18 +44,6 @@ func (f *files) upload(w http.ResponseWriter, r *http.Request, user users.User) 
 		return
 	}
 	writeJSON(w, http.StatusOK, written)
-}
-
-// impatiently calls receive with a body that ends when nothing comes for too long.
-func (f *files) impatiently(w http.ResponseWriter, r *http.Request, receive func() error) error {
-	control := http.NewResponseController(w)
-	body := r.Body
-	r.Body = &impatientBody{body, control, f.idle}
-	err := receive()
-	r.Body = body
-	// What is read from the connection from now on is another request.
-	_ = control.SetReadDeadline(time.Time{})
-	return err
 }
 
 func (f *files) receiveAll(r *http.Request, user users.User) ([]uploaded, error) {
@@ -153,20 +139,6 @@ func decoded(r *http.Request) (io.Reader, error) {
 	default:
 		return nil, refuse(http.StatusUnsupportedMediaType, "Content-Encoding '%s' is not supported: send gzip or none", coding)
 	}
-}
-
-// impatientBody ends when nothing comes for too long.
-type impatientBody struct {
-	io.ReadCloser
-	control *http.ResponseController
-	idle    time.Duration
-}
-
-func (b *impatientBody) Read(p []byte) (int, error) {
-	if err := b.control.SetReadDeadline(time.Now().Add(b.idle)); err != nil {
-		return 0, err
-	}
-	return b.ReadCloser.Read(p)
 }
 
 // bodyReader marks errors of the network and its codings, to tell them from errors of the disk.

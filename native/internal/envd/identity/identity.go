@@ -27,6 +27,10 @@ type Identity struct {
 	SandboxID      string
 	TemplateID     string
 	Hostname       string
+	// Generation counts the starts of the sandbox's state; GenerationID is another at each of them, and empty where none has
+	// been told.
+	Generation   int
+	GenerationID string
 }
 
 // Store keeps the current identity and the key that the next init must show.

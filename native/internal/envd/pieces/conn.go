@@ -175,24 +175,8 @@ func readvOnce(fd int, into [][]byte) (int, error) {
 
 // ReadFrom sends all of from. (The kernel's sendfile is slower in a sandbox.)
 func (c *Conn) ReadFrom(from io.Reader) (int64, error) {
-	counted := &counter{from: from}
-	err := Copy(justWriter{c.TCPConn}, counted)
-	return counted.bytes, err
+	return CopyCounted(c.TCPConn, from)
 }
-
-// counter counts what is read, all of which is written unless there is an error.
-type counter struct {
-	from  io.Reader
-	bytes int64
-}
-
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.from.Read(p)
-	c.bytes += int64(n)
-	return n, err
-}
-
-type justWriter struct{ io.Writer }
 
 // Close also ends a Read that waits.
 func (c *Conn) Close() error {

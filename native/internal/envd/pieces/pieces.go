@@ -67,6 +67,24 @@ func Copy(to io.Writer, from io.Reader) error {
 	return err
 }
 
+// CopyCounted is Copy for who tells how much was read, all of which is written unless there is an error.
+func CopyCounted(to io.Writer, from io.Reader) (bytes int64, err error) {
+	counted := &counter{from: from}
+	err = Copy(to, counted)
+	return counted.bytes, err
+}
+
+type counter struct {
+	from  io.Reader
+	bytes int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
 // copyPiece fills the buffer before it writes.
 func copyPiece(to io.Writer, from io.Reader, buffer []byte) (ended bool, err error) {
 	filled := 0

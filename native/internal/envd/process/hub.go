@@ -191,9 +191,11 @@ func (s *subscription) push(item queued, patience func() time.Duration) bool {
 
 // waitForRoom returns when something has been taken or the subscriber is gone; at the end of the patience it is dropped.
 func (s *subscription) waitForRoom(taken uint64, patience func() time.Duration) {
-	for began := time.Now(); ; {
-		// Somebody may join meanwhile, for whom there is less patience with this one.
-		look := time.NewTimer(min(patience()-time.Since(began), patienceLook))
+	for waited := time.Duration(0); ; {
+		// Somebody may join meanwhile, for whom there is less patience with this one. What a look takes beyond its time does not
+		// count: the machine was paused, and nobody could take anything.
+		next := max(0, min(patience()-waited, patienceLook))
+		look := time.NewTimer(next)
 		select {
 		case <-s.space:
 			look.Stop()
@@ -203,7 +205,8 @@ func (s *subscription) waitForRoom(taken uint64, patience func() time.Duration) 
 			return
 		case <-look.C:
 		}
-		if time.Since(began) >= patience() {
+		waited += next
+		if waited >= patience() {
 			s.dropIfStuck(taken)
 			return
 		}

@@ -99,7 +99,7 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 				deadline.Stop()
 			}
 		})
-		s.table.retire(proc)
+		s.table.retire(proc, s.clock)
 	}()
 }
 

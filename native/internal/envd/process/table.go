@@ -10,10 +10,12 @@ import (
 	"connectrpc.com/connect"
 
 	processpb "aenv/native/gen/process"
+	"aenv/native/internal/envd/runclock"
 )
 
 const (
-	// endKept is how long the end of a process is kept for a late Connect.
+	// endKept is how long the end of a process is kept for a late Connect, and at most as long again. It is running time: who
+	// comes back after a pause finds it.
 	endKept = 30 * time.Second
 	// endsKept bounds how many are kept.
 	endsKept = 1024
@@ -23,7 +25,10 @@ const (
 type table struct {
 	mu    sync.Mutex
 	byPID map[int]*process
-	ended []*process
+	// ended are kept, the oldest first; the first aged of them had ended before the last sweep. There is a next one while sweeping.
+	ended    []*process
+	aged     int
+	sweeping bool
 	// kept is what the histories of all of them hold.
 	kept atomic.Int64
 }
@@ -38,23 +43,39 @@ func (t *table) add(p *process) {
 }
 
 // retire keeps an ended process for a while.
-func (t *table) retire(p *process) {
+func (t *table) retire(p *process, clock *runclock.Clock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = append(t.ended, p)
 	if len(t.ended) > endsKept {
 		t.forgetLocked(t.ended[0])
 	}
-	time.AfterFunc(endKept, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.forgetLocked(p)
-	})
+	if !t.sweeping {
+		t.sweeping = true
+		clock.AfterFunc(endKept, func() { t.sweep(clock) })
+	}
+}
+
+// sweep forgets who has been kept for long enough: one timer for all, however many end.
+func (t *table) sweep(clock *runclock.Clock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.aged > 0 {
+		t.forgetLocked(t.ended[0])
+	}
+	t.aged = len(t.ended)
+	t.sweeping = t.aged > 0
+	if t.sweeping {
+		clock.AfterFunc(endKept, func() { t.sweep(clock) })
+	}
 }
 
 func (t *table) forgetLocked(p *process) {
 	if i := slices.Index(t.ended, p); i >= 0 {
 		t.ended = slices.Delete(t.ended, i, i+1)
+		if i < t.aged {
+			t.aged--
+		}
 	}
 	if t.byPID[p.pid] == p {
 		delete(t.byPID, p.pid)

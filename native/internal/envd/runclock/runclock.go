@@ -4,6 +4,9 @@
 // timer fires at once. Deadlines that must survive a pause are kept here instead. The clock advances in short steps and
 // credits a step that took much longer than asked for with little more than what was asked. It runs only while timers
 // exist, so that an idle agent never wakes up.
+//
+// Nobody has to tell it of a pause. One whose end is followed by an init and one that the runtime makes in place, seconds or
+// hours long, look the same: a step that ended late. Each costs a deadline step and slack at the most.
 package runclock
 
 import (
@@ -13,9 +16,9 @@ import (
 
 const (
 	// step is the longest sleep between two looks at the clock.
-	step = time.Second
+	step = 500 * time.Millisecond
 	// slack is how much later than asked a sleep may end and still count in full (a busy machine, not a pause).
-	slack = time.Second
+	slack = 250 * time.Millisecond
 )
 
 // Clock holds timers that count running time. The zero value is ready for use.

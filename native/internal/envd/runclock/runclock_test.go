@@ -72,6 +72,24 @@ func TestFiresOnTimeAndStopsRunningWhenIdle(t *testing.T) {
 	}
 }
 
+// SNAP-16: a machine that its host stops for some seconds again and again, and nobody tells the agent.
+func TestSNAP16ManyShortPausesCostLittleEach(t *testing.T) {
+	jump := &jumpClock{}
+	clock := &Clock{now: jump.now}
+	const deadline, pauses, pause = 5 * time.Second, 3, 4 * time.Second
+	fired := make(chan struct{})
+	start := time.Now()
+	clock.AfterFunc(deadline, func() { close(fired) })
+	for range pauses {
+		time.Sleep(600 * time.Millisecond)
+		jump.pause(pause)
+	}
+	<-fired
+	if ran, least := time.Since(start), deadline-pauses*time.Second; ran < least || ran > 3*deadline {
+		t.Fatalf("fired after %v of running time, asked for %v", ran, deadline)
+	}
+}
+
 // A timer armed in the middle of another one's sleep still gets its full time.
 func TestArmedDuringASleep(t *testing.T) {
 	clock := &Clock{}

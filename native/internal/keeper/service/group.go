@@ -182,7 +182,9 @@ func (g *Group) takeUp(s *service) (*proc.Process, record) {
 		return nil, record{}
 	}
 	rec.StartTicks = process.StartTicks()
-	s.note(process, rec)
+	if err := s.note(rec); err != nil {
+		g.log.Error("cannot write down a service", "service", d.Name, "error", err)
+	}
 	// Its log file goes on being bounded; the descriptor is the service's own.
 	if file, err := g.logs.Open(d.LogFile, d.logLimitBytes()); err == nil {
 		file.Close()

@@ -127,6 +127,28 @@ func TestADyingServiceIsStartedAgainEachTimeLater(t *testing.T) {
 	}
 }
 
+// As on a full disk, which has room again later.
+func TestAServiceThatCouldNotBeWrittenDownIsSoLater(t *testing.T) {
+	b := newBench(t)
+	inTheWay := b.path("late.pid.tmp/x")
+	if err := os.MkdirAll(inTheWay, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.apply(t, b.define("late", b.idle("late")))
+	if status := b.Status()[0]; status.State != "running" || b.read("late.pid") != "" {
+		t.Fatalf("%+v, pid file %q", status, b.read("late.pid"))
+	}
+	if err := os.RemoveAll(filepath.Dir(inTheWay)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "it was written down", func() bool {
+		return b.read("late.pid") == strconv.Itoa(b.Status()[0].Pid)+"\n"
+	})
+	if !strings.Contains(b.read("services.json"), "late.pid") {
+		t.Errorf("no record: %s", b.read("services.json"))
+	}
+}
+
 func TestAServiceThatIgnoresSigtermIsKilled(t *testing.T) {
 	b := newBench(t)
 	d := b.define("deaf", "trap '' TERM; echo ready; while :; do sleep 0.02; done")

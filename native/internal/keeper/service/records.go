@@ -97,10 +97,14 @@ func (r *records) save() error {
 // WriteFile writes a small file so that it is there whole or not at all.
 func WriteFile(path string, data []byte) error {
 	temp := path + ".tmp"
-	if err := os.WriteFile(temp, data, 0o644); err != nil {
-		return err
+	err := os.WriteFile(temp, data, 0o644)
+	if err == nil {
+		err = os.Rename(temp, path)
 	}
-	return os.Rename(temp, path)
+	if err != nil {
+		os.Remove(temp) // what a full disk has taken of it
+	}
+	return err
 }
 
 // pidFromFile returns the pid a pid file names when that process runs the command, or at least the same program with

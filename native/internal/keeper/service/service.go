@@ -3,6 +3,7 @@
 package service
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,6 +22,8 @@ const (
 	lastDelay  = 5 * time.Second
 	// healthyAfter is how long a service must have run for its next restart to be quick again.
 	healthyAfter = 10 * time.Second
+	// noteAgain is how long a service that could not be written down, as on a full disk, waits for another attempt.
+	noteAgain = time.Second
 )
 
 // Status is a service at one moment. State is "running", "backoff" (waiting for its next start) or "stopped".
@@ -143,70 +146,81 @@ func (s *service) loop(process *proc.Process, startedAt time.Time, first request
 
 // once runs the service until it ends by itself or a request ends it; that request is returned, still to be answered.
 func (s *service) once(process *proc.Process, startedAt *time.Time, pending request) request {
+	note := func() error { return nil }
 	if process == nil {
 		*startedAt = time.Now()
+		var rec record
 		var err error
-		if process, err = s.start(*startedAt); err != nil {
+		if process, rec, err = s.start(*startedAt); err != nil {
 			s.log.Error("cannot start a service", "service", s.name, "error", err)
 			pending.answer(0, err)
 			return request{}
 		}
+		note = func() error { return s.note(rec) }
 	}
+	noted := s.noting(note)
 	s.update(func(st *Status) { st.Pid, st.State, st.StartedAt = process.Pid(), "running", *startedAt })
 	pending.answer(process.Pid(), nil)
-	select {
-	case <-process.Done():
-		s.ended(process)
-		return request{}
-	case next := <-s.requests:
-		s.end(process)
-		return next
+	for {
+		select {
+		case <-process.Done():
+			s.ended(process)
+			return request{}
+		case next := <-s.requests:
+			s.end(process)
+			return next
+		case <-noted:
+			noted = s.noting(note)
+		}
 	}
 }
 
-func (s *service) start(at time.Time) (*proc.Process, error) {
+// noting writes down which process the service is. What it returns comes when that has to be tried again: until then a
+// later keeper may not find the process, and others do not know its pid.
+func (s *service) noting(note func() error) <-chan time.Time {
+	err := note()
+	if err == nil {
+		return nil
+	}
+	s.log.Error("cannot write down a service", "service", s.name, "error", err)
+	return time.After(noteAgain)
+}
+
+func (s *service) start(at time.Time) (*proc.Process, record, error) {
 	d := s.definition
 	digest, err := d.digest()
 	if err != nil {
-		return nil, err
+		return nil, record{}, err
 	}
 	path, err := command.Find(d.Argv[0], d.Env)
 	if err != nil {
-		return nil, err
+		return nil, record{}, err
 	}
 	out, err := s.logs.Open(d.LogFile, d.logLimitBytes())
 	if err != nil {
-		return nil, err
+		return nil, record{}, err
 	}
 	defer out.Close()
 	null, err := os.Open(os.DevNull)
 	if err != nil {
-		return nil, err
+		return nil, record{}, err
 	}
 	defer null.Close()
 	process, err := s.table.Start(proc.Spec{
 		Path: path, Argv: d.Argv, Env: command.Environment(d.Env), Dir: d.Cwd, Files: [3]*os.File{null, out, out}, Sheltered: true,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", path, err)
+		return nil, record{}, fmt.Errorf("start %s: %w", path, err)
 	}
 	s.log.Info("service started", "service", d.Name, "pid", process.Pid())
-	s.note(process, record{
+	return process, record{
 		Pid: process.Pid(), StartTicks: process.StartTicks(), StartedAtUnixMs: at.UnixMilli(),
 		PidFile: d.PidFile, Digest: digest,
-	})
-	return process, nil
+	}, nil
 }
 
-// note writes down which process the service is. A failure costs only that a later keeper may not find it.
-func (s *service) note(process *proc.Process, rec record) {
-	pidLine := []byte(strconv.Itoa(process.Pid()) + "\n")
-	if err := WriteFile(s.definition.PidFile, pidLine); err != nil {
-		s.log.Error("cannot write a pid file", "service", s.name, "error", err)
-	}
-	if err := s.records.set(s.name, rec); err != nil {
-		s.log.Error("cannot record a service", "service", s.name, "error", err)
-	}
+func (s *service) note(rec record) error {
+	return errors.Join(WriteFile(rec.PidFile, []byte(strconv.Itoa(rec.Pid)+"\n")), s.records.set(s.name, rec))
 }
 
 // end stops the process: SIGTERM, and SIGKILL when it does not end in time.

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,9 +20,11 @@ import (
 
 // Facts is what a probe says in one line of JSON.
 type Facts struct {
-	Pid              int
-	Args, Env        []string
-	Standard         [3]string
+	Pid       int
+	Args, Env []string
+	Standard  [3]string
+	// Disk: what file system the descriptor is of that the environment names.
+	Disk             string
 	Hostname         string
 	OpenFiles, Tasks uint64
 	OOMScore         string
@@ -48,6 +51,7 @@ func Gather() *Facts {
 	for i := range f.Standard {
 		f.Standard[i], _ = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", i))
 	}
+	f.disk()
 	f.Hostname, _ = os.Hostname()
 	f.OpenFiles, f.Tasks = limit(unix.RLIMIT_NOFILE), limit(unix.RLIMIT_NPROC)
 	f.OOMScore, f.PanicSeconds = f.read("/proc/self/oom_score_adj"), f.read("/proc/sys/kernel/panic")
@@ -68,6 +72,18 @@ func Gather() *Facts {
 		f.privileged()
 	}
 	return f
+}
+
+func (f *Facts) disk() {
+	fd, err := strconv.Atoi(os.Getenv("AENV_DISK_FD"))
+	if err != nil {
+		return
+	}
+	var system unix.Statfs_t
+	f.must("look at the disk", unix.Fstatfs(fd, &system))
+	if system.Type == unix.EXT4_SUPER_MAGIC {
+		f.Disk = "ext4"
+	}
 }
 
 func (f *Facts) network() {

@@ -4,6 +4,7 @@ package durable
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -11,15 +12,16 @@ import (
 // TempPrefix begins the name of every file that is not finished; whoever owns a folder removes those at its start.
 const TempPrefix = ".tmp-"
 
-// WriteFile replaces a file (mode 0600) at once: after a crash it holds the old content or the new.
-func WriteFile(path string, data []byte) error {
+// WriteFile replaces a file at once: after a crash it holds the old content or the new. At no moment can anybody read it whom
+// mode does not let.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), TempPrefix)
 	if err != nil {
 		return err
 	}
 	_, err = temp.Write(data)
 	if err == nil {
-		err = temp.Sync()
+		err = errors.Join(temp.Chmod(mode), temp.Sync())
 	}
 	err = errors.Join(err, temp.Close())
 	if err == nil {

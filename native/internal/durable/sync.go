@@ -10,20 +10,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-
-	"aenv/native/internal/blobd/fault"
 )
 
 const syncWorkers = 8
 
 // SyncTrees writes everything under the given absolute paths to stable storage: file data, files, folders and each
-// path's parent folder. Symbolic links are not followed. It returns the size of the files.
+// path's parent folder. Symbolic links are not followed. It returns the size of the files; fs.ErrNotExist when a path is not
+// there.
 func SyncTrees(ctx context.Context, paths []string) (bytes uint64, err error) {
-	for _, path := range paths {
-		if !filepath.IsAbs(path) {
-			return 0, fault.New(fault.Invalid, "path %q is not absolute", path)
-		}
-	}
 	var total atomic.Uint64
 	group, ctx := errgroup.WithContext(ctx)
 	work := make(chan string)
@@ -64,9 +58,7 @@ func feed(ctx context.Context, root string, work chan<- string) error {
 	}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil && errors.Is(err, fs.ErrNotExist) && path == root:
-			return fault.Wrap(fault.NotFound, err, "cannot sync")
-		case err != nil && errors.Is(err, fs.ErrNotExist):
+		case err != nil && errors.Is(err, fs.ErrNotExist) && path != root:
 			return nil
 		case err != nil:
 			return err

@@ -2,23 +2,22 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"aenv/native/internal/blobd/fault"
 )
 
 // Unnamed opens a new file (mode 0600) on the file system of a folder, without a name in it: nothing is left of it when it
-// is closed, or the process ends, before Link. fault.Unsupported when the file system has no such files.
+// is closed, or the process ends, before Link. errors.ErrUnsupported when the file system has no such files.
 func Unnamed(dir string) (*os.File, error) {
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) {
-		return nil, fault.Wrap(fault.Unsupported, err,
-			"the file system of %s has no files without a name (O_TMPFILE); keep the data folder on ext4, XFS or btrfs", dir)
+		return nil, fmt.Errorf("%w: the file system of %s has no files without a name (O_TMPFILE: %v); keep the data folder on ext4, XFS or btrfs",
+			errors.ErrUnsupported, dir, err)
 	}
 	if err != nil {
 		return nil, &os.PathError{Op: "make a file in", Path: dir, Err: err}
