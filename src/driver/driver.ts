@@ -1,4 +1,4 @@
-import type { Resources } from "#domain";
+import type { MachineCapture, Resources } from "#domain";
 import type { ByteRange } from "#lib/disk-files";
 
 /**
@@ -7,7 +7,7 @@ import type { ByteRange } from "#lib/disk-files";
  * Life of a machine. It is **booted** from an image once per template (the agent is its pid 1), **checkpointed** into a
  * folder, and from then on **restored** from such folders, any number of times, in any slot. A running machine can be
  * **paused** and **resumed** by the runtime itself in about a millisecond (its memory stays), checkpointed with or without
- * going on, and **stopped**. What a driver gets are local files the orchestrator prepared; it never sees the store, the
+ * going on, and **stopped**. Of its disk alone a checkpoint can be made too: the image is booted with it. What a driver gets are local files the orchestrator prepared; it never sees the store, the
  * catalog or a name.
  *
  * Identity. A machine's id is sandbox id + generation, of one fixed length, and is never used twice. The driver makes,
@@ -34,9 +34,10 @@ export interface Driver {
   prepare(network: MachineNetwork): Promise<void>;
   /** Undoes `prepare`, where no machine was started there. Called before a slot is removed. Repeatable. */
   unprepare(network: MachineNetwork): Promise<void>;
-  /** Starts a machine from its image. Returns when the runtime has started it; the agent may not answer yet.
-   *  On error nothing of the machine is left. */
-  boot(spec: MachineSpec): Promise<Machine>;
+  /** Starts a machine from its image, with `diskFrom` on the disk of a checkpoint made with `capture: "disk"` by this driver and
+   *  version, else on an empty one; the folder is used as `restore` uses one. Returns when the runtime has started it; the
+   *  agent may not answer yet. On error nothing of the machine is left. */
+  boot(spec: MachineSpec, options?: { readonly diskFrom?: string }): Promise<Machine>;
   /** Starts a machine from a checkpoint made by this driver and version. `checkpointDir` is only read, may serve many
    *  restores at once, and may be removed after the call returns. On error nothing of the machine is left. */
   restore(spec: MachineSpec, checkpointDir: string): Promise<Machine>;
@@ -60,6 +61,9 @@ export interface DriverCapabilities {
   /** A checkpoint writes only what changed since the last one. */
   readonly incrementalMemory: boolean;
   readonly limitsKeptBy: "host" | "guest";
+  /** Checkpoints of the disk alone. `complete`: they hold all that was written. `flushed`: what the guest's kernel has not
+   *  written out is missing, so the agent has to have its disk frozen first. Absent: there are none. */
+  readonly diskCapture?: "complete" | "flushed";
   /** The most virtual processors a machine can have. Absent: as many as the host schedules. */
   readonly maxVcpus?: number;
   /** `MachineImage.init` is run. */
@@ -113,17 +117,27 @@ export interface Machine {
   /** Stops the guest's time and CPU use, memory stays. By the runtime's own means, in milliseconds. Repeatable. */
   pause(): Promise<void>;
   resume(): Promise<void>;
-  /** Writes the machine's whole state into `dir` (made by the driver, must not exist). With `keepRunning` the machine goes
-   *  on afterwards and its TCP connections stay up; without, it has ended when the call returns.
+  /** Writes the machine's whole state into `dir` (made by the driver, must not exist), or with `capture: "disk"` what is on its
+   *  disk. With `keepRunning` the machine goes on afterwards and its TCP connections stay up; without, it has ended when the
+   *  call returns.
    *  Throws CheckpointError, which says whether the machine still runs. Files are not synced, and never change: other
    *  checkpoints may share them by hard links. */
-  checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport>;
+  checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
   /** Ends the machine and removes all traces of it. Repeatable. */
   stop(): Promise<void>;
   stats(): Promise<MachineStats>;
+  /** Moves the machine's memory out of the host's, as far as that has swap for it, and returns how many bytes went. Nothing is
+   *  lost: what is touched comes back by itself. For a paused machine, which touches nothing. Takes about 2 s a GiB. */
+  reclaim(): Promise<number>;
   /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended, or has a kernel of its own that
    *  keeps its memory. */
   memory(): MemoryReading | undefined;
+}
+
+export interface CheckpointOptions {
+  readonly keepRunning: boolean;
+  /** Absent: memory. Preconditions of `disk`: the driver's `diskCapture`. */
+  readonly capture?: MachineCapture;
 }
 
 export interface CheckpointReport {

@@ -1,8 +1,17 @@
 import { AenvError } from "#domain";
+import { isDiskFull } from "#lib/files";
 import { startTicks } from "#lib/proc";
-import type { ProcessWatcher } from "#lib/run";
+import { type ProcessWatcher, RunnerLostError } from "#lib/run";
 import type { CgroupStats, Cgroups } from "./cgroup/index.ts";
-import type { CheckpointReport, Machine, MachineExit, MachineId, MachineStats, MemoryReading } from "./driver.ts";
+import type {
+  CheckpointOptions,
+  CheckpointReport,
+  Machine,
+  MachineExit,
+  MachineId,
+  MachineStats,
+  MemoryReading,
+} from "./driver.ts";
 
 export interface MachineProcess {
   readonly id: MachineId;
@@ -69,7 +78,11 @@ export abstract class ProcessMachine implements Machine {
     return { memoryBytes, cpuUsec, pids, oomKills };
   }
 
-  abstract checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport>;
+  reclaim(): Promise<number> {
+    return this.#cgroups.reclaim(this.#cgroup);
+  }
+
+  abstract checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
   abstract memory(): MemoryReading | undefined;
 
   protected get isStopping(): boolean {
@@ -111,9 +124,21 @@ export async function undoStart(
     (error: unknown) => error,
   );
   const causes = gone === undefined ? cause : new AggregateError([cause, gone], "nor could it be cleaned up");
-  const { kind, message, hint } = cause instanceof AenvError ? cause : new AenvError("internal", said ?? "");
+  const { kind, message, hint } = startError(cause, { said: said ?? "", undone: gone === undefined });
   return new AenvError(kind, `machine ${id} did not start${message === "" ? "" : `: ${message}`}`, {
     cause: causes,
     ...(hint !== undefined && { hint }),
   });
+}
+
+/** Runtimes tell of a full disk in the kernel's words. A start is worth another try only when nothing of it is left. */
+function startError(cause: unknown, { said, undone }: { readonly said: string; readonly undone: boolean }): AenvError {
+  if (cause instanceof AenvError) return cause;
+  if (cause instanceof RunnerLostError && undone) {
+    return new AenvError("unavailable", "what starts it was restarted meanwhile", { hint: "try again" });
+  }
+  if (isDiskFull(cause) || /no space left on device|disk quota exceeded/i.test(said)) {
+    return new AenvError("exhausted", "the server's disk is full", { hint: "free some space" });
+  }
+  return new AenvError("internal", said);
 }

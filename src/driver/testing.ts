@@ -4,9 +4,10 @@ import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { MIB } from "#domain";
-import { CheckpointError } from "./driver.ts";
+import { CheckpointError, type CheckpointReport, type DriverCapabilities } from "./driver.ts";
 import { eventually, patience } from "./testing/agent.ts";
 import { Bench, type DriverHarness, SMALL, type Started } from "./testing/bench.ts";
+import { diskTests } from "./testing/disk.ts";
 import { LiveState } from "./testing/live-state.ts";
 
 export { type DriverHarness, testMachineId, testNetwork } from "./testing/bench.ts";
@@ -17,8 +18,12 @@ export interface DriverLimitations {
   readonly state?: string;
   /** Resources are not limited. */
   readonly limits?: string;
+  /** There are no checkpoints of the disk alone. */
+  readonly disk?: string;
 }
 
+/** A command's, long enough for the calls around a pause; the pause is as long. */
+const DEADLINE_MS = Math.min(patience(2_500), 12_000);
 /** Allocates until something stops it. */
 const MEMORY_BOMB = `exec python3 -IS -c "
 kept = []
@@ -41,6 +46,7 @@ export function driverSuite(
 
     lifecycleTests(() => bench);
     checkpointTests(() => bench, lacks);
+    diskTests(() => bench, lacks);
     limitTests(() => bench, lacks);
     if (lacks.state === undefined) stateTests(() => bench);
   });
@@ -59,13 +65,18 @@ function lifecycleTests(bench: () => Bench): void {
     assert.deepEqual(await bench().driver.leftovers(), []);
   });
 
-  test("an id is not used twice, and the refusal leaves its machine alone", async () => {
+  test("an id is not used twice, and the refusal leaves its machine alone; destroying is repeatable", async () => {
     const { machine, spec, agent } = await bench().start();
     await assert.rejects(bench().driver.boot(spec));
     await assert.rejects(bench().driver.restore(spec, await bench().template()));
     await agent?.ready();
     assert.deepEqual(await bench().driver.leftovers(), [spec.id]);
-    await machine.stop();
+    await bench().driver.destroy(spec.id);
+    await machine.exited;
+    await bench().driver.destroy(spec.id);
+    // Also of what never was.
+    await bench().driver.destroy((await bench().harness.spec(SMALL)).id);
+    assert.deepEqual(await bench().driver.leftovers(), []);
   });
 
   test("a machine that cannot start leaves nothing", async () => {
@@ -74,14 +85,22 @@ function lifecycleTests(bench: () => Bench): void {
     assert.deepEqual(await bench().driver.leftovers(), []);
   });
 
-  test("paused it is silent, resumed it answers, and both may be said again", async () => {
+  test("paused it is silent and no command's time runs, resumed it answers, and both may be said again", async () => {
     const { machine, agent } = await bench().start();
+    const aheadMs = await agent?.clockAheadMs();
+    const pid = await agent?.spawn("exec sleep 86400", { deadlineMs: DEADLINE_MS });
     await machine.pause();
     await machine.pause();
-    assert.equal(await agent?.answers(300), agent && false);
+    assert.equal(await agent?.answers(150), agent && false);
+    if (agent !== undefined) await sleep(DEADLINE_MS);
     await machine.resume();
     await machine.resume();
-    await agent?.ready();
+    // SNAP-16, SNAP-02: nobody has told the agent that the machine stood still.
+    if (pid !== undefined) assert.equal(await agent?.runs(pid), true, "the pause was taken from the command's time");
+    if (agent !== undefined && aheadMs !== undefined) {
+      const driftMs = (await agent.clockAheadMs()) - aheadMs;
+      assert.ok(Math.abs(driftMs) < DEADLINE_MS / 2, `over the pause its clock went ${driftMs} ms wrong`);
+    }
     await machine.pause();
     await machine.stop();
     assert.deepEqual(await bench().driver.leftovers(), []);
@@ -96,22 +115,13 @@ function lifecycleTests(bench: () => Bench): void {
     const again = await bench().adopt(running.spec);
     await running.agent?.ready();
     const pausedAgain = await bench().adopt(paused.spec);
-    assert.equal(await paused.agent?.answers(300), paused.agent && false);
+    assert.equal(await paused.agent?.answers(150), paused.agent && false);
     await pausedAgain.resume();
     await paused.agent?.ready();
     await again.stop();
     assert.equal((await again.exited).reason, "stopped");
     await bench().driver.destroy(paused.spec.id);
     assert.equal(await bench().driver.adopt(paused.spec), undefined);
-    assert.deepEqual(await bench().driver.leftovers(), []);
-  });
-
-  test("destroying is repeatable, also of what never was", async () => {
-    const { machine } = await bench().start();
-    await bench().driver.destroy(machine.id);
-    await machine.exited;
-    await bench().driver.destroy(machine.id);
-    await bench().driver.destroy((await bench().harness.spec(SMALL)).id);
     assert.deepEqual(await bench().driver.leftovers(), []);
   });
 }
@@ -126,7 +136,6 @@ function checkpointTests(bench: () => Bench, lacks: DriverLimitations): void {
     await source.machine.checkpoint(dir, { keepRunning: true });
     await connection.ask();
     connection.close();
-    await live.assertGoesOn();
     const [first, second] = await Promise.all([bench().restore(dir), bench().restore(dir)]);
     // What a restore needs it has read.
     await rm(dir, { recursive: true });
@@ -150,22 +159,16 @@ function checkpointTests(bench: () => Bench, lacks: DriverLimitations): void {
     await machine.stop();
   });
 
-  test("a paused machine's checkpoint is restored running, and it stays paused itself", async () => {
-    const source = await bench().start();
-    await source.machine.pause();
-    const dir = bench().checkpointDir();
-    await source.machine.checkpoint(dir, { keepRunning: true });
-    assert.equal(await source.agent?.answers(300), source.agent && false);
-    const restored = await bench().restore(dir);
-    await source.machine.resume();
-    await source.agent?.ready();
-    await Promise.all([source, restored].map(({ machine }) => machine.stop()));
-  });
-
-  test("a checkpoint that cannot be written leaves the machine running and says so", async () => {
+  test("a paused machine's checkpoint is restored running, and it stays paused itself; one that cannot be written says so", async () => {
     const { machine, agent } = await bench().start();
+    await machine.pause();
     const dir = bench().checkpointDir();
     await machine.checkpoint(dir, { keepRunning: true });
+    assert.equal(await agent?.answers(150), agent && false);
+    const restored = await bench().restore(dir);
+    await restored.machine.stop();
+    await machine.resume();
+    await agent?.ready();
     for (const keepRunning of [true, false]) {
       await assert.rejects(machine.checkpoint(dir, { keepRunning }), (error) => {
         assert.ok(error instanceof CheckpointError, String(error));
@@ -212,19 +215,19 @@ function limitTests(bench: () => Bench, lacks: DriverLimitations): void {
 
 /** What is in a checkpoint, and what is given to a machine that was restored from one. */
 function stateTests(bench: () => Bench): void {
-  test("each checkpoint of a chain is restored as it was taken, whatever became of the others", async () => {
+  test("each checkpoint of a chain is restored as it was taken, whatever became of the others, and says which memory has changed", async () => {
     const source = await bench().start();
     const dirs: string[] = [];
-    // Longer than any chain a driver keeps.
-    for (let at = 1; at <= 7; at += 1) {
-      await source.agentOrFail().run(`echo ${at} | tee /dev/shm/at > /tmp/at`);
+    for (let at = 1; at <= CHAIN; at += 1) {
+      await source.agentOrFail().run(`echo ${at} | tee /dev/shm/at > /tmp/at; ${at === 2 ? WRITE_8M : ""}`);
       const dir = bench().checkpointDir();
-      await source.machine.checkpoint(dir, { keepRunning: true });
+      const { dirtyMemory } = await source.machine.checkpoint(dir, { keepRunning: true });
       dirs.push(dir);
+      if (at === 2) assertChanged(bench().driver.capabilities, dirtyMemory);
     }
     await source.machine.stop();
     const restored: Started[] = [];
-    for (const at of [1, 7]) {
+    for (const at of [1, CHAIN]) {
       restored.push(await bench().restore(dirs[at - 1] ?? ""));
       // It needs neither those before it nor itself.
       for (const dir of dirs.slice(0, at)) await rm(dir, { recursive: true, force: true });
@@ -232,23 +235,12 @@ function stateTests(bench: () => Bench): void {
     const again = bench().checkpointDir();
     await restored.at(-1)?.machine.checkpoint(again, { keepRunning: false });
     restored.push(await bench().restore(again));
-    for (const [index, at] of [1, undefined, 7].entries()) {
+    for (const [index, at] of [1, undefined, CHAIN].entries()) {
       if (at === undefined) continue;
       const said = await restored[index]?.agentOrFail().run("cat /dev/shm/at /tmp/at");
       assert.equal(said?.stdout, `${at}\n${at}`);
       await restored[index]?.machine.stop();
     }
-  });
-
-  test("a checkpoint says which memory has changed, where the driver knows", async () => {
-    const { machine, agentOrFail } = await bench().start();
-    await machine.checkpoint(bench().checkpointDir(), { keepRunning: true });
-    await agentOrFail().run("head -c 8M /dev/urandom > /dev/shm/dirty");
-    const { dirtyMemory } = await machine.checkpoint(bench().checkpointDir(), { keepRunning: true });
-    await machine.stop();
-    if (!bench().driver.capabilities.incrementalMemory) return assert.equal(dirtyMemory, undefined);
-    const dirtyBytes = (dirtyMemory ?? []).reduce((sum, { length }) => sum + length, 0);
-    assert.ok(dirtyBytes >= 8 * MIB && dirtyBytes < 128 * MIB, `${dirtyBytes} bytes`);
   });
 
   test("clones differ in identity, clock and entropy once they are told who they are", async () => {
@@ -268,13 +260,13 @@ function stateTests(bench: () => Bench): void {
     const said = [];
     for (const [number, { agentOrFail }] of clones.entries()) {
       const toldAtMs = Date.now();
-      await agentOrFail().init({ hostname: `clone-${number}` });
+      await agentOrFail().init({ hostname: `clone-${number}`, generationId: `c${number}` });
       const askedAt = performance.now();
       const { stdout } = await agentOrFail().run(
-        "touch /tmp/go; while ! [ -s /tmp/said ]; do sleep 0.05; done; cat /tmp/said; hostname; date +%s%3N; head -c 16 /dev/urandom | base64",
+        "touch /tmp/go; while ! [ -s /tmp/said ]; do sleep 0.05; done; cat /tmp/said; hostname; tail -1 /run/aenv/generation; date +%s%3N; head -c 16 /dev/urandom | base64",
       );
-      const [user = "", elapsed = "", hostname, date, random] = stdout.split("\n");
-      said.push({ user, hostname, random });
+      const [user = "", elapsed = "", hostname, generation, date, random] = stdout.split("\n");
+      said.push({ user, names: [hostname, generation], random });
       assert.ok(
         Number(date) > toldAtMs - 100 && Number(date) < Date.now() + 100,
         `it is ${date} there, told ${toldAtMs}`,
@@ -285,8 +277,8 @@ function stateTests(bench: () => Bench): void {
       else assert.ok(elapsedMs < withoutGapMs + 500, `${elapsedMs} ms of ${withoutGapMs}`);
     }
     assert.deepEqual(
-      said.map(({ hostname }) => hostname),
-      ["clone-0", "clone-1"],
+      said.map(({ names }) => names),
+      ["0", "1"].map((number) => [`clone-${number}`, `AENV_GENERATION_ID=c${number}`]),
     );
     assert.notEqual(said[0]?.random, said[1]?.random, "the kernel's random numbers repeat");
     assert.equal(bench().driver.capabilities.clonesShareUserRandomness, said[0]?.user === said[1]?.user);
@@ -294,6 +286,20 @@ function stateTests(bench: () => Bench): void {
   });
 }
 
+const WRITE_8M = "head -c 8M /dev/urandom > /dev/shm/dirty";
+
+/** After `WRITE_8M`. */
+function assertChanged(
+  { incrementalMemory }: Pick<DriverCapabilities, "incrementalMemory">,
+  dirtyMemory: CheckpointReport["dirtyMemory"],
+): void {
+  const dirtyBytes = dirtyMemory?.reduce((sum, { length }) => sum + length, 0);
+  if (!incrementalMemory) assert.equal(dirtyBytes, undefined);
+  else assert.ok(dirtyBytes !== undefined && dirtyBytes >= 8 * MIB && dirtyBytes < 128 * MIB, `${dirtyBytes} bytes`);
+}
+
+/** Checkpoints in a row: more than the longest chain a driver keeps has parts, and one that goes on from there. */
+const CHAIN = 6;
 /** How long a checkpoint lies before it is restored, to tell clocks apart. */
 const GAP_MS = 3_000;
 /** A living process with a random generator and a clock of its own: once asked it says a number of the one, and how much of

@@ -1,7 +1,6 @@
 import { Agent } from "node:http";
 import { create } from "@bufbuild/protobuf";
 import { type Client, createClient } from "@connectrpc/connect";
-import { createConnectTransport } from "@connectrpc/connect-node";
 import { AenvError, type Image, type ImageConfig, type ImageSource, type PullProgress } from "#domain";
 import {
   Blobd,
@@ -14,16 +13,12 @@ import type { DiskFiles } from "#lib/disk-files";
 import { call } from "./call.ts";
 import { diskFiles } from "./disk-files.ts";
 import type { MountedImage, Store } from "./store.ts";
+import { blobdTransport } from "./transport.ts";
 
 /** The store behind the blobd that listens on this unix socket. */
 export function connectStore(socketPath: string): Store {
   const agent = new Agent({ keepAlive: true, maxSockets: 32 });
-  const transport = createConnectTransport({
-    baseUrl: "http://blobd",
-    httpVersion: "1.1",
-    nodeOptions: { agent, socketPath },
-  });
-  return new BlobdStore(createClient(Blobd, transport), agent);
+  return new BlobdStore(createClient(Blobd, blobdTransport(socketPath, agent)), agent);
 }
 
 class BlobdStore implements Store {

@@ -48,6 +48,19 @@ describe("cgroups", () => {
     assert.equal(cgroups.memory("gone"), undefined);
   });
 
+  test("version 2: swap is open to a group only while its memory is moved there", async () => {
+    const dir = join(root, "aenv/3/m");
+    mkdirSync(dir, { recursive: true });
+    for (const name of ["memory.stat", "memory.events", "cpu.stat", "pids.events", "memory.reclaim"])
+      writeFileSync(join(dir, name), "");
+    writeFileSync(join(dir, "pids.current"), "1\n");
+    writeFileSync(join(dir, "memory.current"), "8192\n");
+    writeFileSync(join(dir, "memory.swap.max"), "0\n");
+    await new Cgroups(new V2Hierarchy(root), "/aenv/3").reclaim("m");
+    assert.equal(read("aenv/3/m/memory.reclaim"), "8192");
+    assert.equal(read("aenv/3/m/memory.swap.max"), "0");
+  });
+
   test("version 1: the group is made once in each hierarchy, also where two controllers share one", () => {
     const mountinfo = ["memory", "cpu,cpuacct", "pids", "name=systemd"]
       .map((names, n) => `3${n} 24 0:3${n} / ${root}/${names} rw - cgroup cgroup rw,${names}`)
@@ -75,6 +88,7 @@ describe("cgroups", () => {
       make: (path: string) => version.make(path),
       stats: (path: string) => version.stats(path),
       memory: (path: string) => version.memory(path),
+      reclaim: (path: string) => version.reclaim(path),
       fill: () => [{ file: "memory.max", wanted: "4096", found: "max" }],
     };
     const cgroups = new Cgroups(deaf, "/aenv/3");

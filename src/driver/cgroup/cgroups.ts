@@ -84,6 +84,15 @@ export class Cgroups {
     }
   }
 
+  /** Moves what the machine holds out of memory, as far as the host has swap for it; returns how much went. Nothing is lost:
+   *  what is touched comes back by itself. */
+  async reclaim(id: string): Promise<number> {
+    const path = this.path(id);
+    const before = this.#version.stats(path).memoryBytes;
+    await this.#version.reclaim(path);
+    return Math.max(0, before - this.#version.stats(path).memoryBytes);
+  }
+
   /** Pids in the group, in whichever hierarchy. Empty when it is not there. */
   processes(id: string): number[] {
     const pids = new Set<number>();

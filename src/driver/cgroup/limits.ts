@@ -11,6 +11,8 @@ export interface CgroupVersion {
   stats(path: string): CgroupStats;
   /** Of `stats`, what is asked often. */
   memory(path: string): CgroupMemory;
+  /** Moves what the group's processes hold out of memory, as far as the host has swap for it. Takes a second for 500 MB. */
+  reclaim(path: string): Promise<void>;
 }
 
 export interface Limits {
@@ -27,7 +29,7 @@ export interface LimitReading {
 }
 
 export interface CgroupMemory {
-  /** In use, without file cache. */
+  /** In use, without file cache; with what of it lies in swap, where the kernel counts that against the limit. */
   readonly usedBytes: number;
   /** Processes the kernel has ended for the memory limit. */
   readonly oomKills: number;

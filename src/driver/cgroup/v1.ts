@@ -1,4 +1,5 @@
 import { existsSync, mkdirSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
 import {
@@ -87,10 +88,19 @@ export class V1Hierarchies implements CgroupVersion {
   memory(path: string): CgroupMemory {
     const dir = this.#dir("memory", path);
     const cacheBytes = readFields(`${dir}/memory.stat`, ["total_inactive_file", "total_active_file"]);
+    // There only where the kernel counts swap, and then against the limit.
+    const swappedBytes = readField(`${dir}/memory.stat`, "total_swap");
     return {
-      usedBytes: Math.max(0, readNumber(`${dir}/memory.usage_in_bytes`) - cacheBytes),
+      usedBytes: Math.max(0, readNumber(`${dir}/memory.usage_in_bytes`) - cacheBytes) + swappedBytes,
       oomKills: readField(`${dir}/memory.oom_control`, "oom_kill"),
     };
+  }
+
+  async reclaim(path: string): Promise<void> {
+    const memory = this.#dir("memory", path);
+    // Where the kernel does not count swap, a group would get its limit twice.
+    if (!existsSync(`${memory}/memory.memsw.limit_in_bytes`)) return;
+    await writeFile(`${memory}/memory.force_empty`, "0");
   }
 
   #dir(controller: string, path: string): string {

@@ -1,4 +1,6 @@
 import { existsSync, mkdirSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { isMissing } from "#lib/files";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
 import {
   type CgroupMemory,
@@ -74,4 +76,25 @@ export class V2Hierarchy implements CgroupVersion {
       oomKills: readField(`${dir}/memory.events`, "oom_kill"),
     };
   }
+
+  /** Swap is closed to the group but for this: what has gone there stays until it is touched. */
+  async reclaim(path: string): Promise<void> {
+    const dir = this.#mount + path;
+    const swapMax = `${dir}/memory.swap.max`;
+    if (!existsSync(swapMax)) return;
+    const heldBytes = readNumber(`${dir}/memory.current`);
+    await writeFile(swapMax, "max");
+    try {
+      await writeFile(`${dir}/memory.reclaim`, String(heldBytes));
+    } catch (error) {
+      // Never all of it can go.
+      if (!isAgain(error) && !isMissing(error)) throw error;
+    } finally {
+      await writeFile(swapMax, "0");
+    }
+  }
+}
+
+function isAgain(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "EAGAIN";
 }

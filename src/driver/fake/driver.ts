@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Driver, DriverCapabilities, Machine, MachineId, MachineSpec } from "../driver.ts";
 import { type FakeAgent, FakeHost } from "./host.ts";
-import { CHECKPOINT_FILE, FAKE_VERSION, FakeMachine } from "./machine.ts";
+import { CHECKPOINT_FILE, DISK_FILE, FAKE_VERSION, FakeMachine } from "./machine.ts";
 
 export interface FakeOptions {
   /** Shared by drivers that stand for one server before and after its restart. */
@@ -24,6 +24,7 @@ class FakeDriver implements Driver {
     clonesShareUserRandomness: true,
     incrementalMemory: false,
     limitsKeptBy: "host",
+    diskCapture: "complete",
     imageInit: false,
   };
   readonly #host: FakeHost;
@@ -38,8 +39,9 @@ class FakeDriver implements Driver {
 
   async unprepare(): Promise<void> {}
 
-  async boot(spec: MachineSpec): Promise<Machine> {
+  async boot(spec: MachineSpec, { diskFrom }: { readonly diskFrom?: string } = {}): Promise<Machine> {
     this.#host.mayFail("boot");
+    if (diskFrom !== undefined) await readFile(join(diskFrom, DISK_FILE));
     return this.#start(spec);
   }
 

@@ -10,7 +10,16 @@ export interface FakeAgent {
   readonly listenOn: (spec: MachineSpec) => string;
 }
 
-export type FakeOperation = "boot" | "restore" | "adopt" | "pause" | "resume" | "checkpoint" | "stop" | "destroy";
+export type FakeOperation =
+  | "boot"
+  | "restore"
+  | "adopt"
+  | "pause"
+  | "resume"
+  | "checkpoint"
+  | "reclaim"
+  | "stop"
+  | "destroy";
 
 /**
  * The host under fake drivers: it keeps the machines when a driver object goes, as a real one does, and it is where tests
@@ -21,6 +30,10 @@ export class FakeHost {
   readonly running = new Map<MachineId, FakeMachine>();
   /** Ids of which something is left: running machines, and what `leave` says a crash has left. */
   readonly remains = new Set<MachineId>();
+  /** What each of them holds. */
+  memoryBytes = 16 * 1024 * 1024;
+  /** Machines whose memory was taken, in order. */
+  readonly reclaimed: MachineId[] = [];
   readonly #failures = new Map<FakeOperation, Error[]>();
 
   /** The next call of this operation throws `error` instead of doing anything. Calls queue up. */

@@ -2,6 +2,7 @@ import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   CheckpointError,
+  type CheckpointOptions,
   type CheckpointReport,
   type Machine,
   type MachineExit,
@@ -14,6 +15,7 @@ import { AgentProcess } from "./agent.ts";
 import type { FakeAgent, FakeHost } from "./host.ts";
 
 export const CHECKPOINT_FILE = "fake.json";
+export const DISK_FILE = "fake-disk.json";
 /** The driver's version, and so every machine's. */
 export const FAKE_VERSION = "1";
 
@@ -54,12 +56,12 @@ export class FakeMachine implements Machine {
     this.#agent?.signal("SIGCONT");
   }
 
-  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport> {
+  async checkpoint(dir: string, { keepRunning, capture }: CheckpointOptions): Promise<CheckpointReport> {
     try {
       if (!this.#host.running.has(this.id)) throw new Error(`machine ${this.id} has ended`);
       this.#host.mayFail("checkpoint");
       await mkdir(dir);
-      await writeFile(join(dir, CHECKPOINT_FILE), JSON.stringify({ of: this.id }));
+      await writeFile(join(dir, capture === "disk" ? DISK_FILE : CHECKPOINT_FILE), JSON.stringify({ of: this.id }));
     } catch (error) {
       if (error instanceof CheckpointError) {
         await this.#failed(dir, error);
@@ -69,7 +71,7 @@ export class FakeMachine implements Machine {
         cause: error,
       });
     }
-    if (!options.keepRunning) await this.stop();
+    if (!keepRunning) await this.stop();
     return {};
   }
 
@@ -81,11 +83,17 @@ export class FakeMachine implements Machine {
 
   async stats(): Promise<MachineStats> {
     return {
-      memoryBytes: Math.min(16 * 1024 * 1024, this.#spec.resources.memoryBytes),
+      memoryBytes: Math.min(this.#host.memoryBytes, this.#spec.resources.memoryBytes),
       cpuUsec: 0,
       pids: 1,
       oomKills: 0,
     };
+  }
+
+  async reclaim(): Promise<number> {
+    this.#host.mayFail("reclaim");
+    this.#host.reclaimed.push(this.id);
+    return this.#host.memoryBytes;
   }
 
   memory(): MemoryReading | undefined {

@@ -1,7 +1,7 @@
 import { mkdir, readdir, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { AenvError } from "#domain";
-import { together } from "#lib/flights";
+import { together } from "#lib/together";
 import { openCgroups } from "../cgroup/index.ts";
 import type { Driver, DriverCapabilities, Machine, MachineId, MachineNetwork, MachineSpec } from "../driver.ts";
 import { undoStart } from "../process-machine.ts";
@@ -12,7 +12,7 @@ import { MachineFolder } from "./folder.ts";
 import { commandLine, guestConfig, memoryMib } from "./guest.ts";
 import { type Jail, Jails } from "./jails.ts";
 import { hostLimits } from "./limits.ts";
-import { FirecrackerMachine } from "./machine.ts";
+import { FirecrackerMachine, type Place } from "./machine.ts";
 import { MemoryLayers } from "./memory-layers.ts";
 import type { FirecrackerOptions, Parts } from "./parts.ts";
 import { findLeftovers, machinesDir, removeMachine } from "./remains.ts";
@@ -66,6 +66,7 @@ class FirecrackerDriver implements Driver {
       clonesShareUserRandomness: true,
       incrementalMemory: kind === "kvm",
       limitsKeptBy: "guest",
+      diskCapture: "flushed",
       maxVcpus: MAX_VCPUS,
       imageInit: true,
     };
@@ -80,10 +81,11 @@ class FirecrackerDriver implements Driver {
     return this.#parts.jails.unprepare(network);
   }
 
-  boot(spec: MachineSpec): Promise<Machine> {
+  boot(spec: MachineSpec, { diskFrom }: { readonly diskFrom?: string } = {}): Promise<Machine> {
     const { options, files, jails } = this.#parts;
     const provide = async (jail: Jail): Promise<void> => {
-      const upper = files.emptyUpper(spec.resources.diskBytes).then((empty) => this.#giveUpper(jail, empty));
+      const source = diskFrom === undefined ? files.emptyUpper(spec.resources.diskBytes) : join(diskFrom, UPPER);
+      const upper = Promise.resolve(source).then((path) => this.#giveUpper(jail, path));
       const tools = files.tools(spec.agentDir).then((drive) => jails.link(jail, drive, TOOLS));
       await together([
         jails.link(jail, files.kernel, "vmlinux"),
@@ -147,7 +149,8 @@ class FirecrackerDriver implements Driver {
   }
 
   async adopt(spec: MachineSpec): Promise<Machine | undefined> {
-    const record = new MachineFolder(machinesDir(this.#parts), spec.id).read();
+    const folder = new MachineFolder(machinesDir(this.#parts), spec.id);
+    const record = folder.read();
     const jail = record && this.#parts.jails.find(record.jail);
     if (record === undefined || jail === undefined) return undefined;
     const api = new FirecrackerApi(jail.socketPath);
@@ -160,7 +163,7 @@ class FirecrackerDriver implements Driver {
     api.close();
     // One whose start was never finished is none that could be gone on with.
     if (state !== "Running" && state !== "Paused") return undefined;
-    return this.#take(spec, jail, record.version, state === "Paused");
+    return this.#take(spec, { jail, folder }, record.version, state === "Paused");
   }
 
   leftovers(): Promise<MachineId[]> {
@@ -209,7 +212,7 @@ class FirecrackerDriver implements Driver {
       const api = new FirecrackerApi(jail.socketPath);
       await start(api, folder).finally(() => api.close());
       options.logger.debug("calls of Firecracker's API that started a machine", { machineId: id, count: api.calls });
-      return this.#take(spec, jail, this.version, false);
+      return this.#take(spec, { jail, folder }, this.version, false);
     } catch (cause) {
       const said = jail && jails.lastWords(jail.id);
       throw await undoStart(id, { cause, said, remove: () => removeMachine(this.#parts, id) });
@@ -224,8 +227,8 @@ class FirecrackerDriver implements Driver {
     await jails.give(jail, upper);
   }
 
-  #take(spec: MachineSpec, jail: Jail, version: string, paused: boolean): FirecrackerMachine {
-    const machine = new FirecrackerMachine(this.#parts, spec, jail, version, paused);
+  #take(spec: MachineSpec, place: Place, version: string, paused: boolean): FirecrackerMachine {
+    const machine = new FirecrackerMachine(this.#parts, spec, place, version, paused);
     this.#machines.set(spec.id, machine);
     void machine.exited.then(() => this.#machines.delete(spec.id));
     return machine;

@@ -1,8 +1,8 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { link, readdir, rm, unlink } from "node:fs/promises";
+import { link, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { ignoreMissing, isMissing, writeFileAtomic } from "#lib/files";
-import { together } from "#lib/flights";
+import { ignoreMissing, isMissing } from "#lib/files";
+import { together } from "#lib/together";
 import type { MachineId } from "../driver.ts";
 import type { Chain } from "./memory-layers.ts";
 
@@ -15,6 +15,8 @@ interface MachineRecord {
 /** The folder of one machine: which jail it runs in, and what its memory was at the last checkpoint. */
 export class MachineFolder {
   readonly dir: string;
+  /** Names in `base/`; undefined: not looked yet. */
+  #kept: ReadonlySet<string> | undefined;
 
   constructor(machinesDir: string, id: MachineId) {
     this.dir = join(machinesDir, id);
@@ -24,6 +26,7 @@ export class MachineFolder {
   make(): void {
     mkdirSync(this.dir, { mode: 0o700 });
     mkdirSync(this.#baseDir, { mode: 0o700 });
+    this.#kept = new Set();
   }
 
   write(record: MachineRecord): void {
@@ -51,12 +54,25 @@ export class MachineFolder {
   }
 
   /** Keeps the chain's files for the next checkpoint, in place of those before. */
-  async writeBase({ dir, layers }: Chain): Promise<void> {
-    const kept = new Set(await readdir(this.#baseDir));
-    const added = layers.filter((name) => !kept.delete(name));
-    await together(added.map((name) => link(join(dir, name), join(this.#baseDir, name))));
-    await writeFileAtomic(this.#baseFile, JSON.stringify(layers));
-    await together([...kept].map((name) => unlink(join(this.#baseDir, name))));
+  async writeBase(chain: Chain): Promise<void> {
+    const keep = await this.stageBase(chain);
+    await keep();
+  }
+
+  /** Does all of `writeBase` but the last step, which is returned: until then the next checkpoint does not know of the chain. */
+  async stageBase({ dir, layers }: Chain): Promise<() => Promise<void>> {
+    const kept = this.#kept ?? new Set(await readdir(this.#baseDir));
+    const wanted = new Set(layers);
+    // Whatever fails half-way, the next call looks.
+    this.#kept = undefined;
+    await together([...wanted.difference(kept)].map((name) => link(join(dir, name), join(this.#baseDir, name))));
+    const staged = `${this.#baseFile}.new`;
+    await writeFile(staged, JSON.stringify(layers));
+    return async () => {
+      await rename(staged, this.#baseFile);
+      await together([...kept.difference(wanted)].map((name) => unlink(join(this.#baseDir, name))));
+      this.#kept = wanted;
+    };
   }
 
   /** From here on the record of written pages is not complete: whoever takes the machine up next must not rely on it. */

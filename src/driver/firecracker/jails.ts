@@ -31,6 +31,13 @@ export interface Jail {
   readonly socketPath: string;
 }
 
+/** A file that a process has been lent. */
+export interface Lent {
+  /** Its name as the process sees it. */
+  readonly inside: string;
+  readonly path: string;
+}
+
 /**
  * All jails of a server, each a folder below `<dir>/jails`. A process is known by its jail's id on its command line, so a
  * jail is found again by whoever comes after us. Jails are started ahead where a slot waits for its machine, each in a cgroup of
@@ -187,22 +194,31 @@ export class Jails {
     });
   }
 
-  /** Lends a file of root's to the process, to write a snapshot into; returns its name inside. The name is ours and the file
-   *  stays root's: when its mode says so again, the process can write it no more. */
-  async lend(jail: Jail, path: string, name: string): Promise<string> {
-    const lent = `${name}${BEING_WRITTEN}`;
-    await chown(path, 0, this.#options.firstUid);
-    await chmod(path, 0o660);
-    await unlink(join(jail.root, lent)).catch(ignoreMissing);
-    await link(path, join(jail.root, lent));
-    return `/${lent}`;
+  /** Lends a file of root's to the process, to write a snapshot into. The name is ours and the file stays root's: when its
+   *  mode says so again, the process can write it no more. */
+  async lend(jail: Jail, source: string, name: string): Promise<Lent> {
+    const inside = `/${name}${BEING_WRITTEN}`;
+    const path = join(jail.root, inside);
+    await chown(source, 0, this.#options.firstUid);
+    await chmod(source, 0o660);
+    await link(source, path).catch(async (error: unknown) => {
+      if (!isTaken(error)) throw error;
+      // Of a checkpoint that an earlier server did not finish.
+      await unlink(path);
+      await link(source, path);
+    });
+    return { inside, path };
   }
 
   /** Takes away the names of what was lent. Repeatable. */
-  async takeBack(jail: Jail): Promise<void> {
-    for (const name of await readdir(jail.root)) {
-      if (name.endsWith(BEING_WRITTEN)) await unlink(join(jail.root, name)).catch(ignoreMissing);
-    }
+  async takeBack(lent: readonly Lent[]): Promise<void> {
+    await Promise.all(lent.map(({ path }) => unlink(path).catch(ignoreMissing)));
+  }
+
+  /** Likewise, of all that was ever lent to a process, also by an earlier server. */
+  async takeBackAll(jail: Jail): Promise<void> {
+    const names = (await readdir(jail.root)).filter((name) => name.endsWith(BEING_WRITTEN));
+    await this.takeBack(names.map((name) => ({ inside: `/${name}`, path: join(jail.root, name) })));
   }
 
   /** Whether there are files that a snapshot is written into, or was before it failed. */
@@ -295,6 +311,10 @@ export class Jails {
   #logFile(id: string): string {
     return join(this.#logsDir, id);
   }
+}
+
+function isTaken(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "EEXIST";
 }
 
 /** A guest writes there what it likes, and people read it on a terminal. */

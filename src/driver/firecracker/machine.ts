@@ -1,19 +1,32 @@
+import type { BigIntStats } from "node:fs";
 import { link, lstat, mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { MIB, type Resources } from "#domain";
-import { together } from "#lib/flights";
+import { together } from "#lib/together";
 import type { CgroupStats } from "../cgroup/index.ts";
-import { CheckpointError, type CheckpointReport, type MachineExit, type MachineSpec } from "../driver.ts";
+import {
+  CheckpointError,
+  type CheckpointOptions,
+  type CheckpointReport,
+  type MachineExit,
+  type MachineSpec,
+} from "../driver.ts";
 import { ProcessMachine } from "../process-machine.ts";
 import { FirecrackerApi } from "./api.ts";
 import { STATE, TOOLS, UPPER, writeDescription } from "./checkpoint.ts";
 import { upperBytes } from "./files.ts";
-import { MachineFolder } from "./folder.ts";
+import type { MachineFolder } from "./folder.ts";
 import { memoryMib } from "./guest.ts";
-import type { Jail } from "./jails.ts";
+import type { Jail, Lent } from "./jails.ts";
 import type { Chain } from "./memory-layers.ts";
 import type { Parts } from "./parts.ts";
-import { machinesDir, removeMachine } from "./remains.ts";
+import { removeMachine } from "./remains.ts";
+
+/** Where a VM runs, and what is known of it. */
+export interface Place {
+  readonly jail: Jail;
+  readonly folder: MachineFolder;
+}
 
 /** A VM that runs. Calls on one machine come one after another, `stop` excepted. */
 export class FirecrackerMachine extends ProcessMachine {
@@ -24,25 +37,26 @@ export class FirecrackerMachine extends ProcessMachine {
   readonly #resources: Resources;
 
   /** Preconditions: the VM in this jail has been started, and is paused or not as `paused` says. */
-  constructor(parts: Parts, { id, resources }: MachineSpec, jail: Jail, version: string, paused: boolean) {
+  constructor(parts: Parts, { id, resources }: MachineSpec, { jail, folder }: Place, version: string, paused: boolean) {
     super({ id, pid: jail.pid, version, cgroup: jail.id, paused }, parts.cgroups, parts.options.watcher);
     this.#parts = parts;
     this.#jail = jail;
     this.#api = new FirecrackerApi(jail.socketPath);
-    this.#folder = new MachineFolder(machinesDir(parts), id);
+    this.#folder = folder;
     this.#resources = resources;
   }
 
-  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport> {
+  async checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport> {
     const wasPaused = this.paused;
     let made = false;
     let report: CheckpointReport;
     try {
       await mkdir(dir, { mode: 0o700 });
       made = true;
-      report = await this.#write(dir, async () => {
+      const onCaptured = async (): Promise<void> => {
         if (options.keepRunning && !wasPaused) await this.resume();
-      });
+      };
+      report = await (options.capture === "disk" ? this.#writeDisk(dir, onCaptured) : this.#write(dir, onCaptured));
     } catch (cause) {
       const runs = await this.#recover(wasPaused);
       if (made) await rm(dir, { recursive: true, force: true });
@@ -87,51 +101,71 @@ export class FirecrackerMachine extends ProcessMachine {
     const state = join(dir, STATE);
     // Firecracker forgets what was written as it writes it down: whatever comes between here and the end, the next
     // checkpoint cannot build on the last one.
-    const [statePath, memory] = await together([
+    const [lentState, memory, upper] = await together([
       this.#lendNew(state, STATE),
       this.#lendMemory(chain, dir),
+      this.pause().then(() => this.#statUpper()),
       link(join(this.#jail.root, TOOLS), join(dir, TOOLS)),
       this.#folder.forgetBase(),
-      this.pause(),
     ]);
-    await this.#api.createSnapshot(base === undefined ? "Full" : "Diff", { statePath, memoryPath: memory.inside });
+    // Between a pause and its end Firecracker does what its API is told and nothing else; its devices do not move.
+    const [, keepBase] = await together([
+      this.#api.createSnapshot(base === undefined ? "Full" : "Diff", {
+        statePath: lentState.inside,
+        memoryPath: memory.lent.inside,
+      }),
+      this.#extend(chain, dir, memory.name),
+      options.diskFiles.copy(join(this.#jail.root, UPPER), join(dir, UPPER)),
+    ]);
     const sizeBytes = memoryMib(this.#resources.memoryBytes) * MIB;
     const written = [{ path: state }, { path: join(dir, memory.name), sizeBytes }];
     const [dirtyMemory] = await together([
       layers.written(chain, dir, memory.name),
       options.diskFiles.seal(written),
-      this.#copyUpper(dir).then(onCaptured),
-      jails.takeBack(this.#jail),
+      jails.takeBack([lentState, memory.lent]),
+      this.#checkUnchanged(upper).then(onCaptured),
     ]);
-    const extended = await layers.finish(chain, dir, memory.name);
-    await together([
-      this.#describe(dir, extended),
-      tracked ? this.#folder.writeBase({ dir, layers: extended }) : Promise.resolve(),
-    ]);
+    await keepBase();
     return base === undefined ? {} : { dirtyMemory };
   }
 
-  async #lendNew(path: string, name: string): Promise<string> {
+  async #writeDisk(dir: string, onCaptured: () => Promise<void>): Promise<CheckpointReport> {
+    await this.pause();
+    await this.#statUpper();
+    await this.#parts.options.diskFiles.copy(join(this.#jail.root, UPPER), join(dir, UPPER));
+    await onCaptured();
+    return {};
+  }
+
+  async #lendNew(path: string, name: string): Promise<Lent> {
     await writeFile(path, "", { flag: "wx", mode: 0o600 });
     return this.#parts.jails.lend(this.#jail, path, name);
   }
 
-  async #lendMemory(chain: Chain, dir: string): Promise<{ readonly name: string; readonly inside: string }> {
+  async #lendMemory(chain: Chain, dir: string): Promise<{ readonly name: string; readonly lent: Lent }> {
     const name = await this.#parts.layers.begin(chain, dir);
-    return { name, inside: await this.#parts.jails.lend(this.#jail, join(dir, name), "memory") };
+    return { name, lent: await this.#parts.jails.lend(this.#jail, join(dir, name), "memory") };
   }
 
-  async #copyUpper(dir: string): Promise<void> {
-    const upper = join(this.#jail.root, UPPER);
-    const { size } = await lstat(upper);
-    if (size !== upperBytes(this.#resources.diskBytes)) throw new Error(`the disk has ${size} bytes now`);
-    await this.#parts.options.diskFiles.copy(upper, join(dir, UPPER));
+  async #statUpper(): Promise<BigIntStats> {
+    const found = await lstat(join(this.#jail.root, UPPER), { bigint: true });
+    if (found.size !== BigInt(upperBytes(this.#resources.diskBytes)))
+      throw new Error(`the disk has ${found.size} bytes now`);
+    return found;
   }
 
-  async #describe(dir: string, layers: readonly string[]): Promise<void> {
+  async #checkUnchanged(upper: BigIntStats): Promise<void> {
+    if ((await this.#statUpper()).mtimeNs !== upper.mtimeNs)
+      throw new Error("the disk was written to while its machine was paused");
+  }
+
+  /** Writes down the layers of this checkpoint. Returns what makes the next one build on it. */
+  async #extend(chain: Chain, dir: string, added: string): Promise<() => Promise<void>> {
     const { options, processor } = this.#parts;
     const { memoryBytes } = this.#resources;
+    const layers = await this.#parts.layers.extend(chain, dir, added);
     await writeDescription(dir, { kind: options.kind, processor, memoryBytes, layers });
+    return options.kind === "kvm" ? await this.#folder.stageBase({ dir, layers }) : async () => {};
   }
 
   /** After a checkpoint that failed. False: the machine is gone, or has been ended because it could not be made to go on. */
@@ -142,7 +176,7 @@ export class FirecrackerMachine extends ProcessMachine {
       this.paused = (await this.#api.state()) === "Paused";
       if (!wasPaused) await this.resume();
       // They would fill the disk that may have been full.
-      await this.#parts.jails.takeBack(this.#jail);
+      await this.#parts.jails.takeBackAll(this.#jail);
       return true;
     } catch {
       await this.stop();

@@ -3,7 +3,8 @@ import { chmod, link, mkdir, readdir, rename, rm, stat, unlink, utimes, writeFil
 import { join } from "node:path";
 import type { ByteRange, DiskFiles } from "#lib/disk-files";
 import { ignoreMissing, isMissing } from "#lib/files";
-import { Flights, together } from "#lib/flights";
+import { Flights } from "#lib/flights";
+import { together } from "#lib/together";
 import { newName } from "./names.ts";
 
 /** Longest chain of a checkpoint's memory. */
@@ -66,11 +67,13 @@ export class MemoryLayers {
     return this.#toCopy(chain) === undefined ? this.#files.dataRanges(path) : this.#files.unsharedRanges(path);
   }
 
-  /** Returns the new chain's names, in order, after having made it shorter where it was too long. */
-  async finish(chain: Chain, dir: string, added: string): Promise<string[]> {
+  /** Returns the new chain's names, in order, after having made what `begin` linked shorter where it is too long. Looks at no
+   *  more than that, so that a snapshot may be written meanwhile. */
+  async extend(chain: Chain, dir: string, added: string): Promise<string[]> {
     if (this.#toCopy(chain) !== undefined) return [added];
-    const layers = [...chain.layers, added];
-    return layers.length > MAX_LAYERS ? await this.#merge(dir, layers) : layers;
+    const { layers } = chain;
+    const kept = layers.length < MAX_LAYERS ? layers : await this.#merge(dir, layers);
+    return [...kept, added];
   }
 
   /** Links one file with all of a chain's memory as `target`: its only layer, or what is assembled of them, once for all who

@@ -57,6 +57,7 @@ class GvisorDriver implements Driver {
     clonesShareUserRandomness: true,
     incrementalMemory: false,
     limitsKeptBy: "host",
+    diskCapture: "complete",
     imageInit: false,
   };
   readonly #options: GvisorOptions;
@@ -78,7 +79,7 @@ class GvisorDriver implements Driver {
 
   async unprepare(): Promise<void> {}
 
-  async boot(spec: MachineSpec): Promise<Machine> {
+  async boot(spec: MachineSpec, { diskFrom }: { readonly diskFrom?: string } = {}): Promise<Machine> {
     const missing = MOUNT_POINTS.filter((path) => !existsSync(join(spec.image.dir, path)));
     if (missing.length > 0) {
       throw new AenvError(
@@ -86,7 +87,9 @@ class GvisorDriver implements Driver {
         `image at ${spec.image.dir} has no ${missing.join(", ")}, where a machine mounts things`,
       );
     }
-    return this.#launch(spec, (bundle, upper) => this.#runsc.run(spec.id, bundle, upper, spec.resources.diskBytes));
+    return this.#launch(spec, (bundle, upper) =>
+      this.#runsc.run(spec.id, bundle, upper, spec.resources.diskBytes, diskFrom),
+    );
   }
 
   restore(spec: MachineSpec, checkpointDir: string): Promise<Machine> {

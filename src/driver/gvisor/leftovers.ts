@@ -45,9 +45,7 @@ export async function removeMachine(parts: MachineParts, id: MachineId, where: "
 
 /** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
 export async function checkpointsWritten({ runsc }: MachineParts, id: MachineId): Promise<void> {
-  const isOf = (args: readonly string[]): boolean =>
-    runsc.owns(args) && args.includes("checkpoint") && args.includes(id);
-  while (processIds().some((pid) => isOf(commandLine(pid)))) await sleep(10);
+  while (processIds().some((pid) => runsc.writesCheckpoint(commandLine(pid), id))) await sleep(10);
 }
 
 /** Sandboxes, gofers and runsc commands of this driver's root: pid → machine. All carry the folder of their bundle. */

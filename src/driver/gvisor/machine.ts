@@ -1,10 +1,12 @@
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { MachineCapture } from "#domain";
 import type { ProcessWatcher } from "#lib/run";
 import type { CgroupStats } from "../cgroup/index.ts";
 import {
   CheckpointError,
+  type CheckpointOptions,
   type CheckpointReport,
   type MachineExit,
   type MachineSpec,
@@ -44,13 +46,13 @@ export class GvisorMachine extends ProcessMachine {
     this.#protected = this.#protect();
   }
 
-  async checkpoint(dir: string, options: { readonly keepRunning: boolean }): Promise<CheckpointReport> {
+  async checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport> {
     const wasPaused = this.paused;
     try {
       // Paused, nothing happens between what is written and the end.
       if (!options.keepRunning) await this.pause();
       await mkdir(dir, { mode: 0o700 });
-      await this.#write(dir);
+      await this.#write(dir, options.capture ?? "memory");
     } catch (cause) {
       if (!wasPaused) await this.resume().catch(() => {});
       const runs = await this.#answers();
@@ -95,9 +97,9 @@ export class GvisorMachine extends ProcessMachine {
     return { reason: "crashed", ...(detail !== "" && { detail }) };
   }
 
-  async #write(dir: string): Promise<void> {
+  async #write(dir: string, capture: MachineCapture): Promise<void> {
     try {
-      await this.#parts.runsc.checkpoint(this.id, dir);
+      await this.#parts.runsc.checkpoint(this.id, dir, capture);
     } catch (error) {
       await rm(dir, { recursive: true, force: true });
       throw error;

@@ -1,4 +1,5 @@
 import { readFileSync, type Stats, statSync, writeFileSync } from "node:fs";
+import { commandLine } from "#lib/proc";
 
 /**
  * Who dies when a machine reaches its memory limit. The kernel picks by memory, and the sandbox process holds that of the
@@ -24,12 +25,7 @@ export function protectAgent(pids: readonly number[], sandboxPid: number, agentP
 }
 
 function isRuntime(pid: number, sandboxPid: number): boolean {
-  if (pid === sandboxPid) return true;
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith("runsc-");
-  } catch {
-    return false; // It has just ended.
-  }
+  return pid === sandboxPid || commandLine(pid)[0]?.startsWith("runsc-") === true;
 }
 
 /** Whether a process has mapped this very file: an image may bring another one of the same name. */

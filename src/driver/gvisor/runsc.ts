@@ -1,11 +1,14 @@
 import { join } from "node:path";
-import { AenvError } from "#domain";
+import { AenvError, type MachineCapture } from "#domain";
 import type { CommandRunner } from "#lib/run";
 import type { Bundle } from "./bundle.ts";
 
 const VERSION_TIMEOUT_MS = 20_000;
 const START_TIMEOUT_MS = 120_000;
 const CHECKPOINT_TIMEOUT_MS = 600_000;
+
+/** runsc's name for a checkpoint of file systems alone. */
+const DISK_CHECKPOINT = "fscheckpoint";
 
 /** How every sandbox is made. */
 const SANDBOX_FLAGS = [
@@ -47,9 +50,11 @@ export class Runsc {
     return new Runsc(path, parseVersion(new TextDecoder().decode(said.stdout), path), root, runner);
   }
 
-  /** Makes the sandbox and starts its first process. One runsc does both, which saves the start of another. */
-  async run(id: string, bundle: Bundle, upper: string, diskBytes: number): Promise<void> {
-    await this.#start("run", id, bundle, upper, diskBytes, []);
+  /** Makes the sandbox and starts its first process, on the disk of a checkpoint of the disk alone if there is one. One runsc
+   *  does both, which saves the start of another. */
+  async run(id: string, bundle: Bundle, upper: string, diskBytes: number, diskFrom?: string): Promise<void> {
+    const disk = diskFrom === undefined ? [] : [`--fs-restore-image-path=${diskFrom}`];
+    await this.#start("run", id, bundle, upper, diskBytes, disk);
   }
 
   /** Makes the sandbox and restores a checkpoint into it. */
@@ -58,20 +63,18 @@ export class Runsc {
   }
 
   /** Writes the state of a sandbox, which goes on (or stays paused) whether this succeeds or fails. */
-  async checkpoint(id: string, dir: string): Promise<void> {
+  async checkpoint(id: string, dir: string, capture: MachineCapture): Promise<void> {
+    const what = capture === "disk" ? [DISK_CHECKPOINT, "--path=/"] : ["checkpoint", "--exclude-committed-zero-pages"];
     await this.#runner.run(
-      [
-        this.path,
-        `--root=${this.root}`,
-        "checkpoint",
-        `--image-path=${dir}`,
-        // Without it a sandbox ends even when its state could not be written.
-        "--leave-running",
-        "--exclude-committed-zero-pages",
-        id,
-      ],
+      // Without --leave-running a sandbox ends even when its state could not be written.
+      [this.path, `--root=${this.root}`, ...what, `--image-path=${dir}`, "--leave-running", id],
       { timeoutMs: CHECKPOINT_TIMEOUT_MS },
     );
+  }
+
+  /** True of the command line of a process that writes a checkpoint of this sandbox. */
+  writesCheckpoint(args: readonly string[], id: string): boolean {
+    return this.owns(args) && args.includes(id) && ["checkpoint", DISK_CHECKPOINT].some((name) => args.includes(name));
   }
 
   /** A process of runsc has no other mark of whose it is than its command line. */

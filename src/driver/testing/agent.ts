@@ -39,8 +39,10 @@ export class TestAgent {
     });
   }
 
+  /** Whether it answers within so many ms: asked of one that should not, so all of them are waited. */
   async answers(timeoutMs: number): Promise<boolean> {
-    return this.ready(timeoutMs).then(
+    const signal = AbortSignal.timeout(patience(timeoutMs));
+    return fetch(`http://${this.#address}/health`, { signal }).then(
       () => true,
       () => false,
     );
@@ -67,12 +69,29 @@ export class TestAgent {
     throw new Error(`the agent said nothing of the end of: ${command}`);
   }
 
-  /** Starts a command that goes on; its output is not read. Returns its pid. */
-  async spawn(command: string, options: { readonly user?: string } = {}): Promise<number> {
-    for await (const event of this.#start("sh", ["-c", command], options.user ?? "root", {})) {
+  /** Starts a command that goes on, for `deadlineMs` of the machine's running time at most; its output is not read. Returns its
+   *  pid. */
+  async spawn(
+    command: string,
+    { user = "root", deadlineMs }: { readonly user?: string; readonly deadlineMs?: number } = {},
+  ): Promise<number> {
+    const limits = { ...(deadlineMs !== undefined && { deadlineMs }) };
+    for await (const event of this.#start("sh", ["-c", command], user, limits)) {
       if (event.case === "start") return event.value.pid;
     }
     throw new Error(`did not start: ${command}`);
+  }
+
+  /** Whether a process that was started here runs. */
+  async runs(pid: number): Promise<boolean> {
+    const { processes } = await this.#process.list({}, { signal: AbortSignal.timeout(patience(10_000)) });
+    return processes.some((process) => process.pid === pid);
+  }
+
+  /** How far the machine's clock is ahead of the host's, less what it takes to ask. */
+  async clockAheadMs(): Promise<number> {
+    const { stdout } = await this.run("date +%s%3N");
+    return Number(stdout) - Date.now();
   }
 
   /** Starts a shell with a terminal, known from then on by its tag. */
@@ -114,15 +133,32 @@ export class TestAgent {
   }
 
   /** Tells the machine who it is now, as the node does after each start. */
-  async init({ hostname }: { readonly hostname: string }): Promise<void> {
+  async init(identity: { readonly hostname: string; readonly generationId: string }): Promise<void> {
     const entropy = Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString("base64");
     const answer = await fetch(`http://${this.#address}/init`, {
       method: "POST",
       headers: { "content-type": "application/json" },
-      body: JSON.stringify({ hostname, entropy, timestamp: new Date().toISOString() }),
+      body: JSON.stringify({ ...identity, generation: 1, entropy, timestamp: new Date().toISOString() }),
       signal: AbortSignal.timeout(patience(10_000)),
     });
     if (!answer.ok) throw new Error(`the agent answered ${answer.status} to /init: ${await answer.text()}`);
+  }
+
+  /** Has the machine write all to its disk and keep it as it is. */
+  freezeDisk(): Promise<void> {
+    return this.#post("/fsfreeze");
+  }
+
+  thawDisk(): Promise<void> {
+    return this.#post("/fsthaw");
+  }
+
+  async #post(path: string): Promise<void> {
+    const answer = await fetch(`http://${this.#address}${path}`, {
+      method: "POST",
+      signal: AbortSignal.timeout(patience(30_000)),
+    });
+    if (!answer.ok) throw new Error(`the agent answered ${answer.status} to ${path}: ${await answer.text()}`);
   }
 
   close(): void {
@@ -133,7 +169,7 @@ export class TestAgent {
     cmd: string,
     args: string[],
     user: string,
-    { tag, timeoutMs }: { tag?: string; timeoutMs?: number },
+    { tag, timeoutMs, deadlineMs }: { tag?: string; timeoutMs?: number; deadlineMs?: number },
   ): AsyncGenerator<ProcessEvent["event"]> {
     const timeout = timeoutMs === undefined ? [] : [AbortSignal.timeout(timeoutMs)];
     const request = {
@@ -141,7 +177,11 @@ export class TestAgent {
       stdin: false,
       ...(tag !== undefined && { tag, pty: { size: { cols: 80, rows: 24 } } }),
     };
-    const headers = { authorization: `Basic ${Buffer.from(`${user}:`).toString("base64")}` };
+    const headers = {
+      authorization: `Basic ${Buffer.from(`${user}:`).toString("base64")}`,
+      // Not the client's own option, by which it would give up itself.
+      ...(deadlineMs !== undefined && { "connect-timeout-ms": String(deadlineMs) }),
+    };
     const signal = AbortSignal.any([this.#closed.signal, ...timeout]);
     for await (const { event } of this.#process.start(request, { headers, signal })) {
       if (event !== undefined) yield event.event;

@@ -70,6 +70,27 @@ export class Bench implements AsyncDisposable {
     return this.#started(spec, await this.#driver.restore(spec, dir));
   }
 
+  /** A machine booted with the disk of a checkpoint of that alone. */
+  async bootFrom(dir: string, resources: Resources = SMALL): Promise<Started> {
+    const spec = await this.harness.spec(resources);
+    return this.#started(spec, await this.#driver.boot(spec, { diskFrom: dir }));
+  }
+
+  /** What a checkpoint of the disk needs of the guest. A machine that goes on thaws its disk by itself. */
+  async freezeDisk({ agent }: Started): Promise<void> {
+    if (this.#driver.capabilities.diskCapture === "flushed") await agent?.freezeDisk();
+  }
+
+  async checkpointDisk(
+    started: Started,
+    dir: string,
+    { keepRunning }: { readonly keepRunning: boolean },
+  ): Promise<void> {
+    await this.freezeDisk(started);
+    await started.machine.checkpoint(dir, { keepRunning, capture: "disk" });
+    if (keepRunning && this.#driver.capabilities.diskCapture === "flushed") await started.agent?.thawDisk();
+  }
+
   /** A machine as sandboxes are: restored from the checkpoint of one that was booted once. */
   async start(): Promise<Started> {
     return this.restore(await this.template());

@@ -24,10 +24,12 @@ while True:
 `;
 /** A program that starts fast even where the processor is emulated. */
 const CLIENT = "socat -u UNIX-CONNECT:/tmp/live/sock - 2>/dev/null";
-/** Starts programs all the time, but leaves most of it to others. */
-const COUNTER = `i=0; while :; do
-  i=$((i+1)); echo $i > /tmp/live/count.new; mv /tmp/live/count.new /tmp/live/count; sleep ${patience(50) / 1000}
-done`;
+const PERIOD_S = patience(100) / 1000;
+/** Forks all the time, but leaves most of it to others: it waits without a program, for starting one takes half a second where
+ *  the processor is emulated. A number takes the place of the one before at once. */
+const COUNTER = `exec bash -c '
+mkfifo /tmp/live/never; exec 9<>/tmp/live/never; i=0
+while :; do i=$((i+1)); (printf "%08d\\n" $i 1<>/tmp/live/count); read -t ${PERIOD_S} -u 9; done'`;
 const SHELL = "live-shell";
 
 /** Programs that run in a machine, and what they know. */
@@ -53,7 +55,7 @@ export class LiveState {
     const live = new LiveState(agent, await agent.spawn(COUNTER), token);
     await agent.openShell(SHELL);
     await agent.type(SHELL, `kept=${token}; echo set-$kept`, `set-${token}`);
-    await live.assertGoesOn();
+    await agent.run(`until set -- $(${CLIENT}); [ $# -eq 3 ] && [ -s /tmp/live/count ]; do sleep 0.2; done`);
     return live;
   }
 
@@ -69,7 +71,7 @@ look() {
   until set -- $(${CLIENT}); [ $# -eq 3 ]; do sleep 0.2; done
   read -r count </tmp/live/count; echo "$* $count"
 }
-before=$(look); tries=0
+before=$(look); tries=0; sleep ${PERIOD_S}
 while after=$(look); [ $((tries += 1)) -lt 100 ]; do
   set -- $before $after
   [ "$6" -gt "$2" ] && [ "$7" -gt "$3" ] && [ "$8" -gt "$4" ] && break
