@@ -69,6 +69,15 @@ const schema = z.strictObject({
     .default(24),
   /** How long the agent of a starting sandbox may take to answer. */
   readyTimeoutMs: z.number().int().min(100).default(30_000),
+  /** Memory that what stands ready may hold: clones of templates, for the next sandboxes, and frozen machines of paused ones.
+   *  By default a quarter of what was available when the server started; 0: nothing stands ready. */
+  memoryBudgetMib: z.number().int().min(0).nullable().default(null),
+  /** A running sandbox that nobody has used for so long, and that has done nothing by itself, stands still until somebody does; 0:
+   *  none does. */
+  idleAfterMs: z.number().int().min(0).default(30_000),
+  /** Disk that the memory of sandboxes which stand still may take, as swap files in the data folder, made when they are needed. By
+   *  default twice the host's memory; 0: it stays in memory. */
+  swapMaxMib: z.number().int().min(0).nullable().default(null),
   /** Sandboxes restored at the same time; more than there are cores only makes each slower. */
   startsAtOnce: z.number().int().min(1).default(Math.max(2, cpus().length)),
 });
@@ -202,11 +211,10 @@ export function dataPaths(dataDir: string) {
     uppers: join(dataDir, "uppers"),
     firecracker: join(dataDir, "firecracker"),
     blobs: join(dataDir, "blobs"),
+    swap: join(dataDir, "swap"),
     log: join(dataDir, "log"),
     tlsAuthority: join(dataDir, "tls", "ca.pem"),
     run,
-    keeperConfig: join(dataDir, "keeper.json"),
-    keeperPid: join(run, "keeper.pid"),
     keeperSocket: join(run, "keeper.sock"),
     routesSocket: join(run, "routes.sock"),
     blobdSocket: join(run, "blobd.sock"),

@@ -1,6 +1,6 @@
 import type { Image, ImageSource, PullProgress } from "./image.ts";
 import type { Resources } from "./resources.ts";
-import type { Sandbox, SandboxId, SandboxSpec } from "./sandbox.ts";
+import type { MachineCapture, Sandbox, SandboxId, SandboxSpec } from "./sandbox.ts";
 import type { LogEntry, LogQuery, Metric, MetricQuery } from "./telemetry.ts";
 import type { Snapshot, StartCommands } from "./template.ts";
 
@@ -21,15 +21,15 @@ export interface Node {
 
   /** Ends a sandbox in any state. Errors: not-found. */
   kill(id: SandboxId): Promise<void>;
-  /** Returns when the state is on stable storage and the machine is gone. Concurrent calls join.
-   *  Errors: not-found, conflict (`already paused`). */
-  pause(id: SandboxId): Promise<void>;
+  /** Returns when the state is on stable storage and the machine is gone. Concurrent calls join, whatever they would keep. With
+   *  `disk` the next resume boots it. Errors: not-found, conflict (`already paused`), invalid (the driver cannot keep this). */
+  pause(id: SandboxId, capture?: MachineCapture): Promise<void>;
   /** Makes sure the sandbox runs: a paused one is restored (waits for a pause under way first), a running one is left as
    *  it is. `resumed` tells which. `timeoutMs` only ever extends a running one's life; for a resumed one it is the new
    *  timeout (absent: the one of its spec). Errors: not-found, unavailable. */
-  connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }>;
+  connect(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<{ sandbox: Sandbox; resumed: boolean }>;
   /** As connect, but a running sandbox is a conflict. */
-  resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox>;
+  resume(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<Sandbox>;
   /** Sets the end of life to now + timeoutMs; 0 ends it now (by its timeout action). Errors: not-found, conflict (paused). */
   setTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
   /** As setTimeout, but never shortens. */
@@ -37,6 +37,10 @@ export interface Node {
   /** `count` copies from one moment of a running sandbox, which goes on running. One result for each.
    *  Errors for all: not-found, conflict (paused). */
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
+  /** Captures a running sandbox, which goes on running and stays reachable. On stable storage when it returns; a record that
+   *  knows the snapshot has to follow, or the node's next start removes it. `env`: what the sandbox has from its template.
+   *  Errors: not-found, conflict (paused, or another snapshot of it under way), unavailable. */
+  snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot>;
 
   /** Brings an image here (or finds it) and holds it for `holder`. */
   pullImage(
@@ -65,6 +69,11 @@ export interface Node {
   stats(): NodeStats;
 }
 
+export interface ResumeOptions {
+  /** Boots it from its disk, also where its memory was kept. Of no effect on one that runs. Errors: invalid (the driver cannot). */
+  readonly reboot?: boolean;
+}
+
 export type ForkResult = { readonly sandbox: Sandbox } | { readonly error: Error };
 
 export interface SnapshotRequest {
@@ -85,7 +94,26 @@ export type StartEvent =
 
 export interface NodeStats {
   readonly running: number;
+  /** Of the running ones, those that are idle and stand still. */
+  readonly frozen: number;
   readonly paused: number;
   readonly slotsFree: number;
   readonly slotsTotal: number;
+  readonly ready: ReadyStats;
+}
+
+/** What stands ready on a node, and how often that was of use since its server started. */
+export interface ReadyStats {
+  /** Machines restored ahead for sandboxes to come. */
+  readonly clones: number;
+  /** Frozen machines of paused sandboxes. */
+  readonly copies: number;
+  /** What both hold. */
+  readonly memoryBytes: number;
+  /** Sandboxes that were started from a ready clone, and such as had to be restored. */
+  readonly hotStarts: number;
+  readonly coldStarts: number;
+  /** Resumes of kept copies, and such as had to be restored. */
+  readonly warmResumes: number;
+  readonly coldResumes: number;
 }

@@ -16,6 +16,9 @@ export interface Route {
   readonly maskHost?: string;
   /** Opens the agent's way to services that listen on the sandbox's loopback only. Present while it runs. */
   readonly agentKey?: string;
+  /** Present while it stands still, or is about to: whoever wants to send has it woken first. A forwarder that uses it now, or did
+   *  so many ms ago or less, says so when it takes this in, and goes on. */
+  readonly restAfterMs?: number;
 }
 
 /** One change of the route table. */
@@ -34,8 +37,9 @@ export interface RouteSource {
   snapshot(): { readonly revision: number; readonly routes: readonly Route[] };
   /** Calls `listener` for every change from now on, in order; returns how to stop that. */
   subscribe(listener: (change: RouteChange) => void): () => void;
-  /** A forwarder has taken in everything up to this revision and sends nothing by older routes any more. */
-  acknowledge(forwarder: string, revision: number): void;
+  /** A forwarder has taken in everything up to this revision and sends nothing by older routes any more; but for `busy`, which
+   *  were to stand still and are in use. */
+  acknowledge(forwarder: string, revision: number, busy?: readonly SandboxId[]): void;
   /** A forwarder that may hold routes has come (its acknowledgements are waited for) or its process has ended. */
   attach(forwarder: string): void;
   detach(forwarder: string): void;

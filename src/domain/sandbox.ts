@@ -7,14 +7,32 @@ export type SandboxId = string;
  * Where a sandbox is in its life. The wire knows only running and paused.
  *
  *   creating ─► running ─► pausing ─► paused ─► resuming ─► running
- *                  │  ▲
- *                  ▼  │
- *               forking            any ─► killing ─► (gone)
+ *                │ ▲ │ ▲
+ *                │ │ ▼ └─ thawing ◄─ frozen
+ *                │ │ freezing ─────────▲
+ *                ▼ │
+ *       forking, snapshotting      any ─► killing ─► (gone)
+ *
+ * A frozen one is idle and stands still: for whoever asks from outside it runs.
  */
-export type SandboxState = "creating" | "running" | "forking" | "pausing" | "paused" | "resuming" | "killing";
+export type SandboxState =
+  | "creating"
+  | "running"
+  | "freezing"
+  | "frozen"
+  | "thawing"
+  | "forking"
+  | "snapshotting"
+  | "pausing"
+  | "paused"
+  | "resuming"
+  | "killing";
 
 /** What happens when the time is up. */
 export type TimeoutAction = "kill" | "pause";
+
+/** What is kept of a machine: all of it, or only what is on its disk, from which it is booted again. */
+export type MachineCapture = "memory" | "disk";
 
 /** What may leave a sandbox. Inside it the deny-by-default of every slot (host, neighbours, private ranges) always holds. */
 export interface NetworkPolicy {
@@ -44,6 +62,8 @@ export interface SandboxSpec {
   readonly traffic?: TrafficPolicy;
   readonly timeoutMs: number;
   readonly onTimeout: TimeoutAction;
+  /** What a pause at the timeout keeps. Absent: memory. */
+  readonly timeoutCapture?: MachineCapture;
   /** Traffic to a paused sandbox resumes it. */
   readonly autoResume: boolean;
   /** A secured sandbox's agent answers only to its access token. */
@@ -60,8 +80,10 @@ export interface Sandbox {
   readonly generation: number;
   readonly state: SandboxState;
   readonly spec: SandboxSpec;
-  /** The snapshot it was first started from. */
+  /** The snapshot it was first started from; a fork's is its source's. */
   readonly snapshotId: string;
+  /** The sandbox it is a fork of, which may be gone. */
+  readonly forkedFrom?: SandboxId;
   /** Present when `spec.secure`. Stable over pause and resume, never inherited by a fork. */
   readonly accessToken?: string;
   /** Present when its traffic is not public; as stable, and as little inherited. */

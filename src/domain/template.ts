@@ -1,5 +1,6 @@
 import type { ErrorKind } from "./errors.ts";
 import type { Resources } from "./resources.ts";
+import type { SandboxId } from "./sandbox.ts";
 
 /** A machine's state at rest, complete: what a sandbox starts from. The files lie on the node that made it. */
 export interface Snapshot {
@@ -17,11 +18,18 @@ export interface Snapshot {
   /** What `/init` of the restored agent asks for before it takes new identity. */
   readonly initKey: string;
   readonly resources: Resources;
+  /** Of the template, for every sandbox; never what a captured sandbox was given at its own create. */
   readonly env: Readonly<Record<string, string>>;
   readonly defaultUser: string;
   readonly defaultWorkdir?: string;
+  /** What a sandbox of it runs when it is booted anew; absent: nothing. */
+  readonly boot?: BootCommands;
   readonly sizeBytes: number;
   readonly createdAtMs: number;
+  /** Of a captured sandbox: the snapshot that it was started from, which may be gone. Absent: a template's build made it. */
+  readonly parentId?: string;
+  /** The sandbox that was captured, which may be gone. */
+  readonly sandboxId?: SandboxId;
 }
 
 /** Shell commands of a template: what is started before it is captured and goes on in every sandbox of it, and what ends with
@@ -29,6 +37,12 @@ export interface Snapshot {
 export interface StartCommands {
   readonly startCmd?: string;
   readonly readyCmd?: string;
+}
+
+/** What a machine that is booted runs, and a restored one finds running. */
+export interface BootCommands extends StartCommands {
+  /** Command line of the image's own init, where the driver runs it. */
+  readonly init?: readonly string[];
 }
 
 export type BuildStatus = "waiting" | "building" | "ready" | "error";
@@ -54,9 +68,13 @@ export interface Build {
   readonly finishedAtMs?: number;
 }
 
+export type TemplateKind = "snapshot";
+
 export interface Template {
   /** 20 of [a-z0-9]. */
   readonly id: string;
+  /** Absent: builds make it. "snapshot": its builds are captured sandboxes; it may have no name. */
+  readonly kind?: TemplateKind;
   /** Names without tag, lower case; the first is shown as its alias. */
   readonly names: readonly string[];
   /** tag → build id. A sandbox asked without a tag starts from `default`. */

@@ -1,3 +1,4 @@
+import { createHmac } from "node:crypto";
 import { Agent, type IncomingMessage, request } from "node:http";
 import type { Socket } from "node:net";
 import { AenvError } from "#domain";
@@ -10,6 +11,8 @@ export const AGENT_PORT = 49983;
 export interface GuestIdentity {
   readonly sandboxId: string;
   readonly templateId: string;
+  /** Which start of the sandbox's state this is, from 1; 0 in the machine that a template is captured from. */
+  readonly generation: number;
   readonly hostname: string;
   /** Absent: the agent answers anybody. */
   readonly accessToken?: string;
@@ -32,6 +35,14 @@ export interface MemoryVictim {
 
 const MEMORY_TIMEOUT_MS = 5_000;
 const READY_ANSWER_MS = 500;
+/** The agent gives its hook 5 s of it. */
+const INIT_TIMEOUT_MS = 15_000;
+
+/** A connection that nothing was asked by for so long is closed on this side: the agent of a machine that stood still for longer
+ *  would close it at the moment it is used again. */
+const IDLE_MS = 300_000;
+/** What a sandbox has written and its disk has not taken yet may be as much as its memory. */
+const FREEZE_TIMEOUT_MS = 60_000;
 
 const MAX_ANSWER_CHARS = 512 * 1024;
 
@@ -41,7 +52,7 @@ const MAX_ANSWER_CHARS = 512 * 1024;
  */
 export class Guest {
   readonly #host: string;
-  readonly #agent = new Agent({ keepAlive: true, maxSockets: 4 });
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 4, timeout: IDLE_MS });
 
   constructor(hostAddress: string) {
     this.#host = hostAddress;
@@ -68,12 +79,15 @@ export class Guest {
     throw new AenvError("deadline", `the sandbox's agent did not answer within ${deadlineMs} ms`, { cause: last });
   }
 
-  /** Gives the machine its identity, clock and fresh entropy. `currentKey` is the one it was captured with.
-   *  Repeatable: when an answer was lost, the new key is accepted as well. */
-  async init(identity: GuestIdentity, currentKey: string | undefined, timeoutMs = 10_000): Promise<void> {
+  /** Gives the machine its identity, clock and fresh entropy, and returns when its own hook, if it has one, has run or used up
+   *  its 5 s. `currentKey` is the one it was captured with. Repeatable: when an answer was lost, the new key is accepted as
+   *  well, and the hook does not run twice for one identity. */
+  async init(identity: GuestIdentity, currentKey: string | undefined, timeoutMs = INIT_TIMEOUT_MS): Promise<void> {
     const body = JSON.stringify({
       sandboxId: identity.sandboxId,
       templateId: identity.templateId,
+      generation: identity.generation,
+      generationId: generationIdOf(identity),
       hostname: identity.hostname,
       ...(identity.accessToken !== undefined && { accessToken: identity.accessToken }),
       envVars: identity.env,
@@ -103,6 +117,25 @@ export class Guest {
   /** Says that the host's kernel has killed processes of this sandbox for memory: the commands' ends will tell. */
   async hostKilled(count: number, initKey: string): Promise<void> {
     await this.#memory({ hostKilled: count }, initKey);
+  }
+
+  /** The disk is written out and stands still, until it is thawed or the machine has run 10 s more. Errors: conflict (it was
+   *  made by an agent, or booted in a way, that does not know how). */
+  async freezeDisk(initKey: string): Promise<void> {
+    const answer = await this.#send("POST", "/fsfreeze", { "x-init-key": initKey }, undefined, FREEZE_TIMEOUT_MS);
+    if (answer.status < 300) return;
+    if (answer.status === 404 || answer.status === 501) {
+      throw new AenvError("conflict", "this sandbox is of a template too old to be kept without its memory", {
+        hint: "pause it with its memory; new sandboxes can be kept so when the template has been built again",
+      });
+    }
+    throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /fsfreeze: ${answer.body}`);
+  }
+
+  async thawDisk(initKey: string): Promise<void> {
+    const answer = await this.#send("POST", "/fsthaw", { "x-init-key": initKey }, undefined, MEMORY_TIMEOUT_MS);
+    if (answer.status >= 300)
+      throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /fsthaw`);
   }
 
   /** What the agent has logged since the entry with the id `afterUs`, which the caller has stored, and with `metrics` a reading
@@ -164,6 +197,12 @@ export class Guest {
     }
     return { status: response.statusCode ?? 0, body: text };
   }
+}
+
+/** Another for each start of a state, and the same however often the agent is told of it and by whom. Nobody can foretell it
+ *  without the key, and it does not give the key away. */
+function generationIdOf({ sandboxId, generation, initKey }: GuestIdentity): string {
+  return createHmac("sha256", initKey).update(`${sandboxId} ${generation}`).digest("hex").slice(0, 32);
 }
 
 /** Ends a socket that is not connected in time. */

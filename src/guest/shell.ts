@@ -26,14 +26,17 @@ const REFUSALS: readonly Code[] = [Code.InvalidArgument, Code.NotFound, Code.Per
 export class GuestShell {
   readonly #agent = new Agent({ keepAlive: true, maxSockets: 4 });
   readonly #client: Client<typeof Process>;
+  readonly #headers: Readonly<Record<string, string>>;
 
-  constructor(hostAddress: string) {
+  /** `accessToken`: of an agent that has been told to ask for one. */
+  constructor(hostAddress: string, accessToken?: string) {
     const baseUrl = `http://${hostAddress}:${AGENT_PORT}`;
     // Whoever has root inside may answer in the agent's place: what is taken of it is bounded.
     const bounds = { readMaxBytes: MESSAGE_MAX_BYTES, acceptCompression: [] };
     const nodeOptions = { agent: this.#agent };
     const transport = createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions, ...bounds });
     this.#client = createClient(Process, transport);
+    this.#headers = accessToken === undefined ? {} : { "X-Access-Token": accessToken };
   }
 
   /**
@@ -71,7 +74,7 @@ export class GuestShell {
       stderr: new LineSplitter((line) => onLine("stderr", line)),
     };
     const request = { process: { cmd: shell, args: ["-l", "-c", command] }, stdin: false };
-    for await (const { event } of this.#client.start(request, { signal })) {
+    for await (const { event } of this.#client.start(request, { signal, headers: this.#headers })) {
       const end = take(event?.event, lines);
       if (end === undefined) continue;
       for (const each of Object.values(lines)) each.flush();

@@ -59,6 +59,13 @@ export function ignoreMissing(error: unknown): undefined {
   if (!isMissing(error)) throw error;
 }
 
+/** True when a full disk, or a full quota, is behind an error. */
+export function isDiskFull(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
+  if ("code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT")) return true;
+  return isDiskFull(error.cause) || (error instanceof AggregateError && error.errors.some(isDiskFull));
+}
+
 /** True for the error a missing file gives. */
 export function isMissing(error: unknown): boolean {
   return error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");

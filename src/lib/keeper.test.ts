@@ -29,8 +29,9 @@ class ScriptedKeeper {
     const handler = connectNodeAdapter({
       routes: (router) =>
         router.service(KeeperService, {
-          run: (request) => {
+          run: async (request) => {
             this.runs += 1;
+            if (request.argv[0] === "endless") await new Promise(() => {});
             if (request.argv[0] === "missing") throw new ConnectError("cannot start missing", Code.FailedPrecondition);
             const stdout = new TextEncoder().encode(`${request.argv.join(" ")}|${text(request.stdin)}`);
             return { exitCode: request.argv[0] === "false" ? 1 : 0, stdout };
@@ -113,6 +114,18 @@ test("a command waits for a keeper that is being started", async (t) => {
   await new Promise((resolve) => setTimeout(resolve, 50));
   await scripted.listen();
   assert.equal((await result).exitCode, 0);
+  assert.equal(scripted.runs, 1);
+});
+
+test("a command under way when the keeper dies is lost, and not run again", async (t) => {
+  const { scripted, keeper } = await setUp(t);
+  await scripted.listen();
+  const result = keeper.run(["endless"]);
+  const lost = assert.rejects(result, { name: "RunnerLostError" });
+  await until("it runs", () => scripted.runs === 1);
+  await scripted.stop();
+  await scripted.listen();
+  await lost;
   assert.equal(scripted.runs, 1);
 });
 

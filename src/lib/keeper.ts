@@ -11,6 +11,7 @@ import {
   type CommandRunner,
   type ProcessExit,
   type ProcessWatcher,
+  RunnerLostError,
   type RunOptions,
 } from "./run.ts";
 
@@ -148,7 +149,7 @@ class ConnectedKeeper implements Keeper {
         const refused = failure.code === Code.FailedPrecondition || failure.code === Code.InvalidArgument;
         throw refused
           ? new Error(failure.rawMessage, { cause: error })
-          : new Error(`keeper at ${this.#socketPath}: ${what}: ${failure.rawMessage}`, { cause: error });
+          : new RunnerLostError(`keeper at ${this.#socketPath}: ${what}: ${failure.rawMessage}`, { cause: error });
       }
     }
   }

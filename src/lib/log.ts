@@ -1,3 +1,5 @@
+import { writeSync } from "node:fs";
+
 /** Structured logs: one JSON object a line on stderr. Loggers are handed down; keys are a closed list. */
 export type LogLevel = "debug" | "info" | "warn" | "error";
 
@@ -32,6 +34,7 @@ export interface Logger {
   child(fields: LogFields): Logger;
 }
 
+const STDERR = 2;
 const ORDER: Record<LogLevel, number> = { debug: 0, info: 1, warn: 2, error: 3 };
 
 export function createLogger(level: LogLevel, write: (line: string) => void, base: LogFields = {}): Logger {
@@ -48,6 +51,15 @@ export function createLogger(level: LogLevel, write: (line: string) => void, bas
     error: (message, fields) => emit("error", message, fields),
     child: (fields) => createLogger(level, write, { ...base, ...fields }),
   };
+}
+
+/** For servers: what a full disk does not take is lost, and neither ends the process nor the log. */
+export function writeStderr(line: string): void {
+  try {
+    writeSync(STDERR, line);
+  } catch {
+    // There is nowhere left to say it. A stream would be closed by its first error, and end the process.
+  }
 }
 
 export const silentLogger: Logger = createLogger("error", () => {});

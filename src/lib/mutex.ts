@@ -17,10 +17,11 @@ export class KeyedMutex {
   }
 }
 
-/** At most `width` at a time, first come first served. */
+/** At most `width` at a time, first come first served; who is patient waits until nobody else does. */
 export class Semaphore {
   #free: number;
   readonly #waiting: (() => void)[] = [];
+  readonly #patient: (() => void)[] = [];
 
   constructor(width: number) {
     this.#free = width;
@@ -31,13 +32,14 @@ export class Semaphore {
     return this.#free > 0;
   }
 
-  async run<T>(work: () => Promise<T>): Promise<T> {
+  async run<T>(work: () => Promise<T>, { isPatient = false } = {}): Promise<T> {
+    const line = isPatient ? this.#patient : this.#waiting;
     if (this.#free > 0) this.#free -= 1;
-    else await new Promise<void>((resolve) => this.#waiting.push(resolve));
+    else await new Promise<void>((resolve) => line.push(resolve));
     try {
       return await work();
     } finally {
-      const next = this.#waiting.shift();
+      const next = this.#waiting.shift() ?? this.#patient.shift();
       if (next === undefined) this.#free += 1;
       else next();
     }

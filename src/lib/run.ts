@@ -49,6 +49,14 @@ export class CommandError extends Error {
   }
 }
 
+/** Whoever runs commands for this process went away meanwhile: the command may have been done, or go on. */
+export class RunnerLostError extends Error {
+  constructor(message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.name = "RunnerLostError";
+  }
+}
+
 /** Tells when processes end, also such as are no children of the caller. */
 export interface ProcessWatcher {
   /** Settles when the process with this pid and start time (field 22 of /proc/PID/stat; 0 = whoever has the pid now) is

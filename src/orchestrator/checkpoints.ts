@@ -1,7 +1,8 @@
 import { mkdir, readdir, readFile, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError } from "#domain";
+import { AenvError, type MachineCapture } from "#domain";
 import type { Driver, Machine } from "#driver";
+import { fault } from "#lib/fault";
 import { isMissing, writeFileAtomic } from "#lib/files";
 
 /** Version of what lies in a checkpoint or snapshot folder around the driver's own files. */
@@ -16,6 +17,8 @@ export interface CheckpointManifest {
   readonly imageDigest: string;
   readonly agentDigest: string;
   readonly createdAtMs: number;
+  /** Absent: memory, and all else. */
+  readonly capture?: MachineCapture;
   /** File name → bytes; a folder that does not match is not whole. */
   readonly files: Readonly<Record<string, number>>;
 }
@@ -34,9 +37,11 @@ export async function capture(
   machine: Machine,
   dir: string,
   digests: { readonly imageDigest: string; readonly agentDigest: string },
+  what: MachineCapture = "memory",
 ): Promise<CheckpointManifest> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  await machine.checkpoint(stateDir(dir), { keepRunning: true });
+  await machine.checkpoint(stateDir(dir), { keepRunning: true, capture: what });
+  await fault("checkpoint.written", machine.id);
   const manifest: CheckpointManifest = {
     formatVersion: CHECKPOINT_FORMAT,
     driver: driver.name,
@@ -45,6 +50,7 @@ export async function capture(
     imageDigest: digests.imageDigest,
     agentDigest: digests.agentDigest,
     createdAtMs: Date.now(),
+    ...(what === "disk" && { capture: what }),
     files: await sizes(stateDir(dir)),
   };
   await writeFileAtomic(join(dir, MANIFEST), JSON.stringify(manifest));
@@ -94,6 +100,7 @@ export function totalBytes(manifest: CheckpointManifest): number {
 /** Removes a checkpoint folder, its description first, so that what is left of it after a crash is not taken for whole. */
 export async function removeCheckpoint(dir: string): Promise<void> {
   await rm(join(dir, MANIFEST), { force: true });
+  await fault("checkpoint.undescribed");
   await rm(dir, { recursive: true, force: true });
 }
 

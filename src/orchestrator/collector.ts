@@ -89,7 +89,8 @@ export class Collector {
 
   /** As refresh, for the last time of this incarnation: nobody waits long for it. */
   async drain(entry: Entry, incarnation: Incarnation): Promise<void> {
-    if (this.#of(incarnation).isOver) return;
+    // One that stands still was asked before it was frozen.
+    if (this.#of(incarnation).isOver || entry.frozen === incarnation) return;
     await this.#atMost(LAST_WAIT_MS, entry, incarnation);
   }
 

@@ -4,6 +4,8 @@ import type { Telemetry } from "#telemetry";
 import type { Background } from "./background.ts";
 import type { Collector } from "./collector.ts";
 import type { Entries } from "./entries.ts";
+import type { Ladder } from "./ladder/ladder.ts";
+import type { SwapRoom } from "./ladder/reclaimer.ts";
 import type { LaunchDeps } from "./launch.ts";
 import type { Journal } from "./record.ts";
 
@@ -12,6 +14,12 @@ export interface Context extends LaunchDeps {
   readonly journal: Journal;
   readonly logger: Logger;
   readonly entries: Entries;
+  /** What stands ready: clones of snapshots, copies of paused sandboxes. */
+  readonly ladder: Ladder;
+  /** A sandbox that was idle for so long is frozen; undefined: none is. */
+  readonly idleAfterMs: number | undefined;
+  /** Where the memory of frozen ones goes; undefined: it stays. */
+  readonly swap: SwapRoom | undefined;
   /** What sandboxes use and what happens in them, and who brings it there. */
   readonly telemetry: Telemetry;
   readonly collector: Collector;

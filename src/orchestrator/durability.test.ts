@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
+import { readdir } from "node:fs/promises";
 import { test } from "node:test";
+import { DEFAULT_RESOURCES } from "#domain";
 import type { SandboxRecord } from "./record.ts";
 import { Bench } from "./testing/bench.ts";
 
@@ -21,4 +23,50 @@ test("a pause is answered after its state is on stable storage, and its record a
   await bench.orchestrator.pause(id);
   order.push("answered");
   assert.deepEqual(order, ["pausing", `synced ${paths.checkpoint(`${id}-0001`)}`, "paused durably", "answered"]);
+});
+
+test("a snapshot is whole on stable storage, with the agent that it was made with, before it is answered", async () => {
+  await using bench = await Bench.open();
+  const { store, paths, agentDigest } = bench.context;
+  const order: unknown[] = [];
+  store.sync = async (synced) => {
+    const [dir = ""] = synced;
+    order.push({ synced: synced.slice(1), holds: (await readdir(dir)).sort() });
+  };
+  const { id } = await bench.orchestrator.makeSnapshot(
+    {
+      image: {
+        digest: "blake3:image",
+        sizeBytes: 1,
+        layers: 1,
+        config: { env: {}, entrypoint: [], cmd: [], user: "", workingDir: "" },
+      },
+      resources: DEFAULT_RESOURCES,
+      env: {},
+      defaultUser: "user",
+      commands: {},
+    },
+    () => {},
+    new AbortController().signal,
+  );
+  order.push("answered");
+  assert.deepEqual(order, [{ synced: [paths.agent(agentDigest)], holds: ["manifest.json", "state"] }, "answered"]);
+  assert.deepEqual((await readdir(paths.snapshot(id))).sort(), ["manifest.json", "state"]);
+  // Whoever reaches the agent of a machine restored from it, before that is told who it is, finds it shut.
+  assert.match(bench.agents.told.at(-1)?.accessToken ?? "", /^\w{30,}$/);
+});
+
+test("a paused sandbox that is killed is so on stable storage before anything of it is removed", async () => {
+  await using bench = await Bench.open();
+  const { id } = await bench.create();
+  await bench.orchestrator.pause(id);
+  const { journal, paths } = bench.context;
+  const order: unknown[] = [];
+  const save = journal.save.bind(journal);
+  journal.save = async (record: SandboxRecord, options) => {
+    await save(record, options);
+    order.push({ state: record.sandbox.state, durable: options?.durable, saved: await readdir(paths.checkpoints) });
+  };
+  await bench.orchestrator.kill(id);
+  assert.deepEqual(order, [{ state: "killing", durable: true, saved: [`${id}-0001`] }]);
 });

@@ -17,6 +17,8 @@ export class Entry {
   incarnation: Incarnation | undefined;
   /** Settles, never rejects, when the operation under way is over. */
   operation: Promise<void> | undefined;
+  /** The incarnation that stands still, because it was idle: its agent does not answer. */
+  frozen: Incarnation | undefined;
   /** The outcome of the operation under way, for those who join it. */
   outcome: Promise<unknown> | undefined;
   /** Somebody wants it gone: nothing else starts any more. */

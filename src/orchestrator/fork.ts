@@ -1,13 +1,14 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError, type ForkResult, newSandboxId, newToken, type Sandbox, sandboxNotFound, tokensFor } from "#domain";
-import { CheckpointError } from "#driver";
-import { capture, requireRestorable, stateDir } from "./checkpoints.ts";
+import { type ForkResult, newSandboxId, newToken, type Sandbox, tokensFor } from "#domain";
+import { fault } from "#lib/fault";
+import { capture, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import { create } from "./create.ts";
 import { Entry } from "./entry.ts";
-import { forget } from "./kill.ts";
+import { captureLive } from "./live-capture.ts";
 import { machineIdOf } from "./record.ts";
+import type { StateSource } from "./run.ts";
 
 export interface ForkRequest {
   readonly source: Entry;
@@ -24,9 +25,10 @@ export async function fork(context: Context, request: ForkRequest): Promise<Fork
   try {
     const born = Array.from({ length: request.count }, () => {
       const child = childOf(source, request.timeoutMs);
-      return context.entries.begin(child, () => create(context, child, moment.state));
+      return context.entries.begin(child, () => create(context, child, moment.state, `a copy of ${source.id}`));
     });
     const settled = await Promise.allSettled(born);
+    await fault("fork.born", source.record.machineId);
     return settled.map((one) => (one.status === "fulfilled" ? { sandbox: one.value } : { error: asError(one.reason) }));
   } finally {
     void context.background.run(`removing what ${source.id} was forked from`, () =>
@@ -37,42 +39,32 @@ export async function fork(context: Context, request: ForkRequest): Promise<Fork
 
 interface Moment {
   readonly dir: string;
-  readonly state: { readonly dir: string; readonly initKey: string };
+  readonly state: StateSource;
 }
 
-async function captureSource(context: Context, source: Entry): Promise<Moment> {
-  const { incarnation } = source;
-  if (incarnation === undefined) throw new AenvError("internal", `running sandbox ${source.id} has no machine`);
-  const { driver } = context;
-  requireRestorable(driver, { driver: driver.name, driverVersion: incarnation.machine.version, arch: process.arch });
-  source.update({ state: "forking" });
-  const dir = await mkdtemp(join(context.paths.checkpoints, `fork-${source.id}-`));
-  try {
-    await capture(context.driver, incarnation.machine, dir, source.record);
-    return { dir, state: { dir: stateDir(dir), initKey: source.record.initKey } };
-  } catch (error) {
-    await rm(dir, { recursive: true, force: true });
-    if (error instanceof CheckpointError && !error.machineRuns) {
-      context.logger.error("sandbox lost: its machine ended while being forked", { sandboxId: source.id, error });
-      await forget(context, source);
-      throw sandboxNotFound(source.id);
+function captureSource(context: Context, source: Entry): Promise<Moment> {
+  return captureLive(context, source, { state: "forking", done: "forked" }, async (machine) => {
+    const dir = await mkdtemp(join(context.paths.checkpoints, `fork-${source.id}-`));
+    try {
+      await capture(context.driver, machine, dir, source.record);
+      await fault("fork.captured", machine.id);
+    } catch (error) {
+      await rm(dir, { recursive: true, force: true });
+      throw error;
     }
-    throw new AenvError("unavailable", `Sandbox "${source.id}" could not be forked and goes on running`, {
-      cause: error,
-    });
-  } finally {
-    if (source.sandbox.state === "forking") source.update({ state: "running" });
-  }
+    return { dir, state: { dir: stateDir(dir), initKey: source.record.initKey } };
+  });
 }
 
-/** A new identity with the source's state: own id, own token, own key; template, environment, metadata, rules inherited. */
+/** A new identity with the source's state: own id, own tokens, own key; template, environment, metadata, rules inherited. */
 function childOf(source: Entry, timeoutMs: number | undefined): Entry {
-  const { sandbox, imageDigest, agentDigest } = source.record;
+  const { sandbox, imageDigest, agentDigest, boot } = source.record;
   const id = newSandboxId();
   const { accessToken: _, trafficToken: __, ...inherited } = sandbox;
   const child: Sandbox = {
     ...inherited,
     id,
+    forkedFrom: sandbox.id,
     generation: 1,
     state: "creating",
     spec: { ...sandbox.spec, ...(timeoutMs !== undefined && { timeoutMs }) },
@@ -80,7 +72,8 @@ function childOf(source: Entry, timeoutMs: number | undefined): Entry {
     startedAtMs: Date.now(),
     endAtMs: Number.MAX_SAFE_INTEGER,
   };
-  return new Entry({ sandbox: child, machineId: machineIdOf(id, 1), imageDigest, agentDigest, initKey: newToken() });
+  const made = { imageDigest, agentDigest, ...(boot !== undefined && { boot }) };
+  return new Entry({ sandbox: child, machineId: machineIdOf(id, 1), ...made, initKey: newToken() });
 }
 
 function asError(reason: unknown): Error {

@@ -3,6 +3,7 @@ export { Background } from "./background.ts";
 export { Collector } from "./collector.ts";
 export { type Context, IMPORT_LEASE } from "./context.ts";
 export { Entries } from "./entries.ts";
+export { Ladder, type LadderMemory } from "./ladder/ladder.ts";
 export { Orchestrator } from "./orchestrator.ts";
 export { NodePaths } from "./paths.ts";
 export { Journal } from "./record.ts";

@@ -1,3 +1,4 @@
+import { fault } from "#lib/fault";
 import { removeCheckpoint } from "./checkpoints.ts";
 import { type Context, sandboxLease } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
@@ -16,6 +17,7 @@ async function kill(context: Context, entry: Entry): Promise<void> {
     // A full disk must not keep anybody from ending what fills it.
     context.logger.warn("a kill goes on unrecorded", { sandboxId: entry.id, error });
   }
+  await fault("kill.recorded", entry.record.machineId);
   await forget(context, entry);
   context.logger.info("sandbox killed", { sandboxId: entry.id, generation: entry.sandbox.generation });
 }
@@ -30,12 +32,17 @@ export async function forget(context: Context, entry: Entry): Promise<void> {
     await takeDown(context, entry, incarnation, revision);
   }
   entry.incarnation = undefined;
+  await context.ladder.dropCopy(entry.id);
   await entry.leaving;
+  await fault("kill.stopped", entry.record.machineId);
   const { checkpointOf } = entry.record;
   if (checkpointOf !== undefined) await removeCheckpoint(context.paths.checkpoint(checkpointOf));
   await context.store.release(sandboxLease(entry.id));
+  await fault("kill.released", entry.record.machineId);
   await endTelemetry(context, entry);
+  await fault("kill.ended", entry.record.machineId);
   await context.journal.remove(entry.id);
+  await fault("kill.forgotten", entry.record.machineId);
   context.entries.remove(entry);
 }
 

@@ -20,7 +20,7 @@ test("the reserve is an eighth of the limit, within bounds; the nearer to it, th
   assert.ok(lookAgainMs(512 * MIB) <= 260);
 });
 
-test("one kill at a time near the limit; the kernel's own are told, those from before are not", async () => {
+test("one kill at a time near the limit, also while a snapshot is made; the kernel's own are told, those from before are not", async () => {
   let reading: MemoryReading | undefined = { usedBytes: 0, oomKills: 7 };
   const said: string[] = [];
   const guest = {
@@ -51,6 +51,7 @@ test("one kill at a time near the limit; the kernel's own are told, those from b
   await saidCount(1);
   await sleep(200);
   assert.deepEqual(said, ["free k"]);
+  entry.update({ state: "snapshotting" });
   reading = { usedBytes: 0, oomKills: 9 };
   await saidCount(2);
   assert.deepEqual(said, ["free k", "host 2 k"]);

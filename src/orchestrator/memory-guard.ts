@@ -57,7 +57,9 @@ export class MemoryGuard {
     let nextMs = nowMs + ROUND_MAX_MS;
     for (const entry of this.#entries.all()) {
       const { incarnation } = entry;
-      if (incarnation === undefined || entry.state !== "running") continue;
+      // While a snapshot's files are synced its sandbox is long at work again.
+      const isAtWork = entry.state === "running" || entry.state === "snapshotting";
+      if (incarnation === undefined || !isAtWork) continue;
       const watched = this.#watched.get(incarnation);
       if (watched === undefined || watched.lookAtMs <= nowMs) this.#look(entry, incarnation, nowMs);
       nextMs = Math.min(nextMs, this.#watched.get(incarnation)?.lookAtMs ?? nextMs);

@@ -7,35 +7,40 @@ import {
   type LifecycleRequest,
   type LogEntry,
   type LogQuery,
+  type MachineCapture,
   type Metric,
   type MetricQuery,
   type Node,
   type NodeStats,
   newSandboxId,
-  newToken,
   type PullProgress,
+  type ResumeOptions,
   type RouteSource,
   type Sandbox,
   type SandboxId,
   type SandboxSpec,
+  type SandboxState,
   type Snapshot,
   type SnapshotRequest,
   type StartEvent,
   sandboxNotFound,
-  tokensFor,
 } from "#domain";
 import type { Context } from "./context.ts";
-import { create } from "./create.ts";
-import { Entry } from "./entry.ts";
+import { create, createFromClone, newEntry } from "./create.ts";
+import { requireCapture } from "./disk-capture.ts";
+import type { Entry } from "./entry.ts";
 import { fork } from "./fork.ts";
 import { end } from "./kill.ts";
+import { Sleeper } from "./ladder/sleeper.ts";
 import { MemoryGuard } from "./memory-guard.ts";
 import { pause } from "./pause.ts";
 import { Reaper } from "./reaper.ts";
-import { machineIdOf } from "./record.ts";
 import { recover, removeOldAgents } from "./recover.ts";
 import { resume } from "./resume.ts";
+import { isResumedByTraffic } from "./run.ts";
 import { Snapshots } from "./snapshots.ts";
+
+const AT_WORK_OR_REST: ReadonlySet<SandboxState> = new Set(["running", "freezing", "frozen", "thawing"]);
 
 /**
  * One host's sandboxes. Requests are decided by the pure lifecycle policy; what is accepted runs as the entry's one
@@ -46,11 +51,13 @@ export class Orchestrator implements Node {
   readonly #snapshots: Snapshots;
   readonly #reaper: Reaper;
   readonly #memoryGuard: MemoryGuard;
+  readonly #sleeper: Sleeper;
 
   private constructor(context: Context) {
     this.#context = context;
     this.#snapshots = new Snapshots(context);
     this.#memoryGuard = new MemoryGuard(context);
+    this.#sleeper = new Sleeper(context);
     this.#reaper = new Reaper({
       entries: context.entries,
       logger: context.logger,
@@ -64,6 +71,7 @@ export class Orchestrator implements Node {
     await recover(context);
     await context.telemetry.retain(new Set((await context.journal.load()).map(({ sandbox }) => sandbox.id)));
     context.collector.start();
+    context.ladder.start();
     return new Orchestrator(context);
   }
 
@@ -72,27 +80,22 @@ export class Orchestrator implements Node {
   }
 
   async create(spec: SandboxSpec, snapshot: Snapshot): Promise<Sandbox> {
-    const id = newSandboxId();
-    const entry = new Entry({
-      sandbox: {
-        id,
-        generation: 1,
-        state: "creating",
-        spec,
-        snapshotId: snapshot.id,
-        ...tokensFor(spec),
-        envdVersion: snapshot.envdVersion,
-        startedAtMs: Date.now(),
-        endAtMs: Number.MAX_SAFE_INTEGER,
-      },
-      machineId: machineIdOf(id, 1),
-      imageDigest: snapshot.imageDigest,
-      agentDigest: snapshot.agentDigest,
-      initKey: newToken(),
+    requireCapture(this.#context.driver, spec.timeoutCapture, "autoPauseMemory");
+    return this.#snapshots.using(snapshot.id, async () => {
+      const source = this.#snapshots.source(snapshot);
+      const taken = this.#context.ladder.take(snapshot, spec);
+      const begin = <T>(id: SandboxId, work: (entry: Entry) => Promise<T>): Promise<T> => {
+        const entry = newEntry(id, spec, snapshot);
+        return this.#context.entries.begin(entry, () => work(entry));
+      };
+      const { clone, coldBecause = "its clone was of no use" } = taken;
+      if (clone !== undefined) {
+        const hot = await begin(clone.sandboxId, (entry) => createFromClone(this.#context, entry, clone));
+        if (hot !== undefined) return hot;
+      }
+      const from = `its snapshot: ${coldBecause}`;
+      return await begin(newSandboxId(), (entry) => create(this.#context, entry, source, from));
     });
-    return this.#snapshots.using(snapshot.id, () =>
-      this.#context.entries.begin(entry, () => create(this.#context, entry, this.#snapshots.source(snapshot))),
-    );
   }
 
   get(id: SandboxId): Sandbox | undefined {
@@ -112,23 +115,44 @@ export class Orchestrator implements Node {
     await end(this.#context, this.#entry(id));
   }
 
-  async pause(id: SandboxId): Promise<void> {
+  async pause(id: SandboxId, capture?: MachineCapture): Promise<void> {
     await this.#decided(id, "pause", async (entry, how) => {
       if (how === "join") await entry.outcome;
-      else await this.#context.entries.begin(entry, () => pause(this.#context, entry));
+      else await this.#context.entries.begin(entry, () => pause(this.#context, entry, capture));
     });
   }
 
-  async connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }> {
+  async connect(
+    id: SandboxId,
+    timeoutMs?: number,
+    options?: ResumeOptions,
+  ): Promise<{ sandbox: Sandbox; resumed: boolean }> {
     return this.#decided(id, "connect", async (entry, how) => {
-      if (how === "accept") return { sandbox: await this.#resume(entry, timeoutMs), resumed: true };
+      if (how === "accept") return { sandbox: await this.#resume(entry, timeoutMs, options), resumed: true };
       if (timeoutMs !== undefined) await this.#extend(entry, timeoutMs);
       return { sandbox: entry.sandbox, resumed: false };
     });
   }
 
-  async resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox> {
-    return this.#decided(id, "resume", (entry) => this.#resume(entry, timeoutMs));
+  async resume(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<Sandbox> {
+    return this.#decided(id, "resume", (entry) => this.#resume(entry, timeoutMs, options));
+  }
+
+  /** As connect, for traffic. One that traffic does not resume stays paused: it may have come for one that stood still, and was
+   *  paused meanwhile; and one whose disk alone was kept: what the traffic is for would not be there. */
+  async resumeForTraffic(id: SandboxId, timeoutMs: number): Promise<void> {
+    await this.#decided(id, "connect", async (entry, how) => {
+      if (how === "accept" && isResumedByTraffic(entry)) await this.#resume(entry, timeoutMs);
+    });
+  }
+
+  /** Makes sure that a sandbox which runs is awake; its time goes on as it did. False: it is paused, or about to be. Errors: not-found,
+   *  unavailable. */
+  async wake(id: SandboxId): Promise<boolean> {
+    return this.#decided(id, "wake", async (entry, how) => {
+      if (how === "accept") await this.#sleeper.thaw(entry);
+      return entry.state !== "pausing" && entry.state !== "paused";
+    });
   }
 
   async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
@@ -141,6 +165,12 @@ export class Orchestrator implements Node {
 
   async fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]> {
     return this.#decided(id, "fork", (source) => fork(this.#context, { source, count, timeoutMs }));
+  }
+
+  async snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+    return this.#decided(id, "snapshot", (entry) =>
+      this.#context.entries.begin(entry, () => this.#snapshots.take(entry, env)),
+    );
   }
 
   pullImage(
@@ -183,7 +213,8 @@ export class Orchestrator implements Node {
   async latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>> {
     const found = new Map<SandboxId, Metric>();
     for (const id of new Set(ids)) {
-      if (this.#context.entries.get(id)?.state !== "running") continue;
+      const state = this.#context.entries.get(id)?.state;
+      if (state === undefined || !AT_WORK_OR_REST.has(state)) continue;
       const metric = await this.#context.telemetry.latest(id);
       if (metric !== undefined) found.set(id, metric);
     }
@@ -201,13 +232,26 @@ export class Orchestrator implements Node {
     const states = this.#context.entries.all().map((entry) => entry.state);
     const paused = states.filter((state) => state === "paused").length;
     const slots = this.#context.slots.stats();
-    return { running: states.length - paused, paused, slotsFree: slots.free, slotsTotal: slots.total };
+    return {
+      running: states.length - paused,
+      paused,
+      slotsFree: slots.free,
+      slotsTotal: slots.total,
+      frozen: states.filter((state) => state === "frozen").length,
+      ready: this.#context.ladder.stats(),
+    };
+  }
+
+  /** Ends what stands ready, and keeps nothing ready any more; requests are served without. Repeatable. */
+  endReady(): Promise<void> {
+    return this.#context.ladder.close();
   }
 
   /** Waits for what is under way; sandboxes go on without this process. */
   async close(): Promise<void> {
-    await Promise.all([this.#reaper.close(), this.#memoryGuard.close()]);
+    await Promise.all([this.#reaper.close(), this.#memoryGuard.close(), this.#sleeper.close()]);
     await this.#context.entries.settled();
+    await this.#context.ladder.close();
     await this.#context.collector.close();
     await this.#context.background.close();
     for (const entry of this.#context.entries.all()) entry.incarnation?.guest.close();
@@ -239,6 +283,9 @@ export class Orchestrator implements Node {
         case "already":
         case "join":
           return await act(entry, decision.kind);
+        case "wake":
+          await this.#sleeper.thaw(entry);
+          break;
         case "wait":
           if (entry.operation === undefined)
             throw new AenvError("internal", `sandbox "${id}" is stuck: ${entry.state}`);
@@ -251,8 +298,9 @@ export class Orchestrator implements Node {
     }
   }
 
-  async #resume(entry: Entry, timeoutMs: number | undefined): Promise<Sandbox> {
-    const sandbox = await this.#context.entries.begin(entry, () => resume(this.#context, entry, timeoutMs));
+  async #resume(entry: Entry, timeoutMs: number | undefined, options?: ResumeOptions): Promise<Sandbox> {
+    if (options?.reboot) requireCapture(this.#context.driver, "disk", "memory");
+    const sandbox = await this.#context.entries.begin(entry, () => resume(this.#context, entry, timeoutMs, options));
     // Somebody deleted it meanwhile: it goes as soon as it is up.
     if (entry.doomed) throw sandboxNotFound(entry.id);
     return sandbox;
@@ -271,8 +319,9 @@ export class Orchestrator implements Node {
 
   /** Carries out the timeout action. Precondition: nothing is under way, in this very turn of the event loop. */
   async #expire(entry: Entry): Promise<void> {
-    const pauses = !entry.doomed && entry.sandbox.spec.onTimeout === "pause";
-    if (pauses) await this.#context.entries.begin(entry, () => pause(this.#context, entry));
+    const { onTimeout, timeoutCapture } = entry.sandbox.spec;
+    const pauses = !entry.doomed && onTimeout === "pause";
+    if (pauses) await this.#context.entries.begin(entry, () => pause(this.#context, entry, timeoutCapture));
     else await end(this.#context, entry);
   }
 }

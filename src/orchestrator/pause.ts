@@ -1,11 +1,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { AenvError, sandboxNotFound } from "#domain";
+import { AenvError, type MachineCapture, sandboxNotFound } from "#domain";
 import { CheckpointError } from "#driver";
+import { fault } from "#lib/fault";
 import { capture, removeCheckpoint } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
+import { freeze, requireCapture, thaw } from "./disk-capture.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { forget, takeDown } from "./kill.ts";
-import type { SandboxRecord } from "./record.ts";
+import { checkpointIdOf, type SandboxRecord, withoutCheckpoint } from "./record.ts";
 import { routeOf } from "./run.ts";
 
 /** The end of a machine, dozens of processes, takes all the processor there is: begun at once, it held back the answer by
@@ -13,43 +15,63 @@ import { routeOf } from "./run.ts";
 const ANSWER_FIRST_MS = 20;
 
 /**
- * Puts a running sandbox to disk. The machine is frozen, captured, and ended only after the capture is on stable storage and
- * recorded: whatever fails before that, it is thawed and the sandbox runs on as if nothing had been asked. Frozen, it does
- * nothing between the captured moment and its end that anybody outside could see.
+ * Puts a running sandbox to disk. The machine is frozen, captured, and kept or ended only after the capture is on stable storage
+ * and recorded: whatever fails before that, it is thawed and the sandbox runs on as if nothing had been asked. Frozen, it does
+ * nothing between the captured moment and its end that anybody outside could see. With `disk` its processes end with it.
  */
-export async function pause(context: Context, entry: Entry): Promise<void> {
+export async function pause(context: Context, entry: Entry, what: MachineCapture = "memory"): Promise<void> {
   const { incarnation } = entry;
+  requireCapture(context.driver, what, "memory");
   if (incarnation === undefined) throw new AenvError("internal", `running sandbox ${entry.id} has no machine`);
   const startedAtMs = performance.now();
-  entry.update({ state: "pausing" });
+  entry.update({ state: "pausing" }, what === "disk" ? { capture: what } : {});
   const revision = context.routes.set(routeOf(entry, { reachable: false }));
-  const dir = context.paths.checkpoint(entry.record.machineId);
+  const { machineId } = entry.record;
+  const dir = context.paths.checkpoint(checkpointIdOf(entry.record));
+  let record: SandboxRecord;
   try {
     const drained = context.collector.drain(entry, incarnation);
     await context.journal.save(entry.record);
+    await fault("pause.recorded", machineId);
     await removeCheckpoint(dir);
     await drained;
-    await incarnation.machine.pause();
-    await capture(context.driver, incarnation.machine, dir, entry.record);
+    await freeze(context, entry, incarnation, what);
+    await fault("pause.frozen", machineId);
+    await capture(context.driver, incarnation.machine, dir, entry.record, what);
+    await fault("pause.captured", machineId);
     await context.store.sync([dir]);
-    const record = pausedRecord(entry.record, Date.now());
+    await fault("pause.synced", machineId);
+    record = pausedRecord(entry.record, Date.now());
     await context.journal.save(record, { durable: true });
-    entry.record = record;
   } catch (error) {
-    return await backToRunning(context, entry, incarnation, dir, error);
+    return await backToRunning(context, entry, incarnation, dir, error, what);
   }
   entry.incarnation = undefined;
-  const { leaving } = entry;
-  entry.leaving = context.background.run(`ending the machine of paused ${entry.id}`, async () => {
-    await sleep(ANSWER_FIRST_MS);
-    await takeDown(context, entry, incarnation, revision);
-    await leaving;
-  });
+  await fault("pause.paused", machineId);
+  const isKept = await keepOrEnd(context, entry, incarnation, revision);
+  // Nobody resumes it before it is known what its machine is good for.
+  entry.record = record;
   context.logger.info("sandbox paused", {
     sandboxId: entry.id,
     generation: entry.sandbox.generation,
     durationMs: Math.round(performance.now() - startedAtMs),
+    reason: isKept ? "its frozen machine is kept" : "its machine is ended",
   });
+}
+
+/** The checkpoint is the truth from here on: what is left of the machine may serve the next resume, where there is room. With its
+ *  disk alone kept, its memory is what nobody wants to see again. */
+async function keepOrEnd(context: Context, entry: Entry, incarnation: Incarnation, revision: number): Promise<boolean> {
+  const mayServe = entry.record.capture !== "disk";
+  if (mayServe && (await context.ladder.keep(entry, incarnation, revision))) return true;
+  const { leaving } = entry;
+  entry.leaving = context.background.run(`ending the machine of paused ${entry.id}`, async () => {
+    await sleep(ANSWER_FIRST_MS);
+    await takeDown(context, entry, incarnation, revision);
+    await fault("pause.ended", incarnation.machine.id);
+    await leaving;
+  });
+  return false;
 }
 
 /** Without the slot: it belongs to somebody else soon. */
@@ -57,7 +79,7 @@ export function pausedRecord({ slotIndex: _, ...record }: SandboxRecord, pausedA
   return {
     ...record,
     sandbox: { ...record.sandbox, state: "paused", endAtMs: pausedAtMs },
-    checkpointOf: record.machineId,
+    checkpointOf: checkpointIdOf(record),
   };
 }
 
@@ -68,6 +90,7 @@ async function backToRunning(
   incarnation: Incarnation,
   dir: string,
   cause: unknown,
+  what: MachineCapture,
 ): Promise<never> {
   const failed = (what: string) => (error: unknown) =>
     context.logger.error(`${what} failed after a pause had failed`, { sandboxId: entry.id, error });
@@ -77,11 +100,14 @@ async function backToRunning(
     await forget(context, entry);
     throw sandboxNotFound(entry.id);
   }
-  await incarnation.machine.resume().catch(failed("thawing"));
+  await thaw(context, entry, incarnation, what).catch(failed("thawing"));
+  entry.frozen = undefined;
+  entry.record = withoutCheckpoint(entry.record);
   entry.update({ state: "running" });
   context.routes.set(routeOf(entry));
   // A record that still says "pausing" is no harm: after a crash the machine is found and goes on running.
   await context.journal.save(entry.record).catch(failed("recording that it runs"));
+  if (cause instanceof AenvError && cause.kind === "conflict") throw cause;
   throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be paused and goes on running`, {
     cause,
     hint: "look for a full disk on the server: its log has the cause",

@@ -44,7 +44,7 @@ export class Reaper {
 }
 
 function isOver(entry: Entry, nowMs: number): boolean {
-  return entry.state === "running" && entry.sandbox.endAtMs <= nowMs;
+  return (entry.state === "running" || entry.state === "frozen") && entry.sandbox.endAtMs <= nowMs;
 }
 
 export interface ReaperDeps {

@@ -1,5 +1,5 @@
 import { type Catalog, type CatalogRecord, recordKind } from "#catalog";
-import type { Sandbox, SandboxId } from "#domain";
+import type { BootCommands, MachineCapture, Sandbox, SandboxId } from "#domain";
 
 /** Everything a node must know of a sandbox to go on with it after a crash of ours. */
 export interface SandboxRecord {
@@ -12,8 +12,17 @@ export interface SandboxRecord {
   readonly agentDigest: string;
   /** What the agent's next `/init` asks for. */
   readonly initKey: string;
-  /** While paused, and until a resume has been recorded: the machine whose checkpoint folder holds the state. */
+  /** What it runs when it is booted anew; absent: nothing. */
+  readonly boot?: BootCommands;
+  /** While paused, and until a resume has been recorded: the name of the checkpoint folder that holds the state. */
   readonly checkpointOf?: string;
+  /** What that checkpoint holds. Absent: memory. */
+  readonly capture?: MachineCapture;
+}
+
+/** Once what it was resumed from is of no use any more. */
+export function withoutCheckpoint({ checkpointOf: _, capture: __, ...record }: SandboxRecord): SandboxRecord {
+  return record;
 }
 
 const SANDBOX = recordKind<SandboxRecord>("sandbox", ["sandbox", "machineId", "imageDigest", "agentDigest", "initKey"]);
@@ -38,6 +47,12 @@ export class Journal {
   async load(): Promise<SandboxRecord[]> {
     return (await this.#catalog.list(SANDBOX)).map((entry: CatalogRecord<SandboxRecord>) => entry.value);
   }
+}
+
+/** Name of the checkpoint folder that a pause of the running incarnation makes. By the generation: a machine that is thawed after a
+ *  pause goes on under its old id, while its old checkpoint may still be going. */
+export function checkpointIdOf({ sandbox }: Pick<SandboxRecord, "sandbox">): string {
+  return machineIdOf(sandbox.id, sandbox.generation);
 }
 
 /** A machine's id: sandbox id and generation, of one fixed length (gVisor's tools resolve ids by prefix). */

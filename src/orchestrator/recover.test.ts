@@ -51,6 +51,29 @@ describe("another server on what is there", () => {
     });
   }
 
+  for (const state of ["freezing", "frozen", "thawing"] as const) {
+    test(`a sandbox that was ${state} goes on, awake`, async () => {
+      const { id } = await bench.create();
+      await restartWith(inState(state));
+      assert.equal(bench.stateOf(id), "running");
+      assert.equal(bench.orchestrator.routes.get(id)?.restAfterMs, undefined);
+    });
+  }
+
+  test("the kept copy of a paused sandbox is none any more: it goes, and the checkpoint is restored", async () => {
+    const { id } = await bench.create();
+    const [machine = ""] = bench.machines();
+    await leaveCheckpoint(bench, machine);
+    await restartWith(({ slotIndex: _, ...record }) => ({
+      ...record,
+      sandbox: { ...record.sandbox, state: "paused" },
+      checkpointOf: machine,
+    }));
+    assert.deepEqual(bench.machines(), []);
+    assert.equal(bench.stateOf(id), "paused");
+    assert.equal((await bench.orchestrator.connect(id)).sandbox.generation, 2);
+  });
+
   for (const state of ["creating", "killing"] as const) {
     test(`a sandbox that was ${state} is gone, machine and all`, async () => {
       await bench.create();

@@ -3,6 +3,8 @@ import { join } from "node:path";
 import { errorKind } from "#domain";
 import type { Machine, MachineId } from "#driver";
 import { Guest } from "#guest";
+import { fault } from "#lib/fault";
+import { Semaphore } from "#lib/mutex";
 import type { HeldSlot, Slot } from "#network";
 import { removeUnusedAgents } from "./agents.ts";
 import { hasCheckpoint, readCheckpoint, removeCheckpoint } from "./checkpoints.ts";
@@ -10,8 +12,10 @@ import { type Context, IMPORT_LEASE, sandboxLease } from "./context.ts";
 import { Entry } from "./entry.ts";
 import { machineSpec, makeNodeDirs } from "./launch.ts";
 import { pausedRecord } from "./pause.ts";
-import type { SandboxRecord } from "./record.ts";
+import { checkpointIdOf, type SandboxRecord, withoutCheckpoint } from "./record.ts";
 import { identityOf, routeOf, watch } from "./run.ts";
+
+const ENDED_AT_ONCE = 8;
 
 /** What recovering one sandbox works with. */
 interface Found {
@@ -33,11 +37,13 @@ export async function recover(context: Context): Promise<void> {
   await makeNodeDirs(context.paths);
   const records = await context.journal.load();
   const slots = new Map((await context.slots.recover(heldSlots(records))).map((slot) => [slot.index, slot]));
+  await fault("recover.slots");
   const machines = new Set(await context.driver.leftovers());
   const outcomes = await Promise.allSettled(
-    records.map((record) => {
+    records.map(async (record) => {
       const slot = record.slotIndex === undefined ? undefined : slots.get(record.slotIndex);
-      return recoverOne(context, { record, entry: new Entry(record), slot, machines });
+      await recoverOne(context, { record, entry: new Entry(record), slot, machines });
+      await fault("recover.sandbox", record.machineId);
     }),
   );
   const untouched = outcomes.flatMap((outcome, at) => {
@@ -48,7 +54,9 @@ export async function recover(context: Context): Promise<void> {
     context.logger.error("sandbox not taken up; the next start tries again", { sandboxId, error: outcome.reason });
     return [record];
   });
+  await fault("recover.sandboxes");
   await removeStrangers(context, machines, untouched);
+  await fault("recover.done");
   const states = context.entries.all().map((entry) => entry.sandbox.state);
   const running = states.filter((state) => state === "running").length;
   context.logger.info("recovered", {
@@ -68,6 +76,10 @@ async function recoverOne(context: Context, found: Found): Promise<void> {
   switch (entry.sandbox.state) {
     case "running":
     case "forking":
+    case "freezing":
+    case "frozen":
+    case "thawing":
+    case "snapshotting":
       return await goOn(context, found, await adopt(context, found));
     case "pausing":
       return await finishOrUndoPause(context, found);
@@ -99,13 +111,10 @@ async function goOn(context: Context, found: Found, machine: Machine | undefined
     });
     return await drop(context, found);
   }
-  // Where a pause was cut short.
+  // Where a pause was cut short, or it stood still.
   await machine.resume();
   if (entry.sandbox.state !== "running") entry.update({ state: "running" });
-  if (checkpointOf !== undefined) {
-    const { checkpointOf: _, ...record } = entry.record;
-    entry.record = record;
-  }
+  if (checkpointOf !== undefined || entry.record.capture !== undefined) entry.record = withoutCheckpoint(entry.record);
   entry.incarnation = { machine, slot, guest: new Guest(slot.hostAddress) };
   if (entry.record !== found.record) await context.journal.save(entry.record);
   context.entries.add(entry);
@@ -116,7 +125,7 @@ async function goOn(context: Context, found: Found, machine: Machine | undefined
 
 async function finishOrUndoPause(context: Context, found: Found): Promise<void> {
   const { entry, slot } = found;
-  const dir = context.paths.checkpoint(entry.record.machineId);
+  const dir = context.paths.checkpoint(checkpointIdOf(entry.record));
   const machine = await adopt(context, found);
   if (machine !== undefined && slot !== undefined) {
     await removeCheckpoint(dir);
@@ -185,17 +194,20 @@ async function removeStrangers(
   const entries = context.entries.all();
   const living = [...entries.filter((entry) => entry.incarnation).map((entry) => entry.record), ...untouched];
   const running = new Set(living.map((record) => record.machineId));
-  for (const id of machines) {
-    if (running.has(id)) continue;
-    await context.driver.destroy(id).catch((error: unknown) => {
+  const strangers = [...machines].filter((id) => !running.has(id));
+  // There may be many: all that stood ready when the last server was killed.
+  const width = new Semaphore(ENDED_AT_ONCE);
+  const destroy = (id: MachineId): Promise<void> =>
+    context.driver.destroy(id).catch((error: unknown) => {
       context.logger.error("leftovers of a machine stay until the next start", { reason: id, error });
     });
-  }
+  await Promise.all(strangers.map((id) => width.run(() => destroy(id))));
 
+  await fault("recover.machines");
   const records = [...entries.map((entry) => entry.record), ...untouched];
   // What was left untouched may be in the middle of a pause.
   const checkpoints = new Set(records.flatMap((record) => record.checkpointOf ?? []));
-  for (const { machineId } of untouched) checkpoints.add(machineId);
+  for (const record of untouched) checkpoints.add(checkpointIdOf(record));
   for (const name of await readdir(context.paths.checkpoints)) {
     if (!checkpoints.has(name)) await rm(join(context.paths.checkpoints, name), { recursive: true, force: true });
   }

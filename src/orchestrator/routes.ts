@@ -9,6 +9,8 @@ export class Routes implements RouteSource {
   readonly #listeners = new Set<(change: RouteChange) => void>();
   /** forwarder → revision it has taken in. */
   readonly #forwarders = new Map<string, number>();
+  /** Sandboxes that are to stand still, and who wants to hear that they are in use. */
+  readonly #offers = new Map<SandboxId, () => void>();
   #waiting: { readonly revision: number; readonly resolve: () => void }[] = [];
   #revision = 0;
 
@@ -42,7 +44,8 @@ export class Routes implements RouteSource {
     if (!this.#forwarders.has(forwarder)) this.#forwarders.set(forwarder, -1);
   }
 
-  acknowledge(forwarder: string, revision: number): void {
+  acknowledge(forwarder: string, revision: number, busy: readonly SandboxId[] = []): void {
+    for (const id of busy) this.#offers.get(id)?.();
     const before = this.#forwarders.get(forwarder);
     if (before === undefined || revision <= before) return;
     this.#forwarders.set(forwarder, revision);
@@ -52,6 +55,20 @@ export class Routes implements RouteSource {
   detach(forwarder: string): void {
     this.#forwarders.delete(forwarder);
     this.#wake();
+  }
+
+  /** Publishes a route by which nobody sends without asking first. Resolves true when that holds for all forwarders, false when the
+   *  sandbox is in use, or one of them says nothing in time. Precondition: none is offered for this sandbox. */
+  async offerRest(route: Route, withinMs: number): Promise<boolean> {
+    const busy = Promise.withResolvers<boolean>();
+    this.#offers.set(route.sandboxId, () => busy.resolve(false));
+    const timer = setTimeout(() => busy.resolve(false), withinMs);
+    try {
+      return await Promise.race([this.settled(this.set(route)).then(() => true), busy.promise]);
+    } finally {
+      clearTimeout(timer);
+      this.#offers.delete(route.sandboxId);
+    }
   }
 
   /** Resolves when no forwarder sends by anything older than this revision. */

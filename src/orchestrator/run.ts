@@ -1,47 +1,64 @@
 import type { Route } from "#domain";
 import type { GuestIdentity } from "#guest";
+import { fault } from "#lib/fault";
 import { type Context, sandboxLease } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { end, takeDown } from "./kill.ts";
-import { launch } from "./launch.ts";
+import { type LaunchPlan, launch } from "./launch.ts";
+import { startAgain } from "./start-again.ts";
 
-/** Where a sandbox is restored from, and what the agent captured there asks for. */
+/** Where a sandbox comes from. */
 export interface StateSource {
   /** The driver's folder. */
   readonly dir: string;
-  readonly initKey: string;
+  /** What the agent captured there asks for; absent where there is the disk alone, from which the machine is booted. */
+  readonly initKey?: string;
 }
 
-/** Brings the entry's current generation to life and makes it running: recorded, routed, watched. Its time counts from
- *  here. Undone on error; the record is the caller's. */
-export async function bringUp(context: Context, entry: Entry, source: StateSource, timeoutMs: number): Promise<void> {
+/** Brings the entry's current generation to life and makes it running. Undone on error; the record is the caller's. `from`:
+ *  what it comes from, and why, for the log. */
+export async function bringUp(
+  context: Context,
+  entry: Entry,
+  source: StateSource,
+  { timeoutMs, from }: { readonly timeoutMs: number; readonly from: string },
+): Promise<void> {
   const startedAtMs = performance.now();
   const steps: Record<string, number> = {};
-  const { spec } = entry.sandbox;
-  const incarnation = await launch(
-    context,
-    {
-      machineId: entry.record.machineId,
-      imageDigest: entry.record.imageDigest,
-      agentDigest: entry.record.agentDigest,
-      leaseId: sandboxLease(entry.id),
-      resources: spec.resources,
-      network: spec.network,
-      restoreFrom: source.dir,
-      identity: identityOf(entry),
-      currentInitKey: source.initKey,
-      onSlot: (slot) => entry.update({}, { slotIndex: slot.index }),
-    },
-    steps,
-  );
+  const incarnation = await launch(context, planOf(entry, source), steps);
+  if (source.initKey === undefined) await startAgain(context, entry, incarnation);
+  await goLive(context, entry, incarnation, { timeoutMs, startedAtMs, steps, from });
+}
+
+/** How a sandbox came to run, for the log. */
+interface Start {
+  readonly timeoutMs: number;
+  readonly startedAtMs: number;
+  readonly steps: Record<string, number>;
+  readonly from: string;
+}
+
+/** Makes an incarnation whose agent knows who it is the entry's running one: recorded, routed, watched. Its time counts from
+ *  here. On error the incarnation is ended. */
+export async function goLive(
+  context: Context,
+  entry: Entry,
+  incarnation: Incarnation,
+  { timeoutMs, startedAtMs, steps, from }: Start,
+): Promise<void> {
+  const { state } = entry.sandbox;
   entry.incarnation = incarnation;
   const nowMs = Date.now();
   entry.update({ state: "running", endAtMs: nowMs + timeoutMs });
   try {
     await context.journal.save(entry.record);
+    await fault("run.recorded", entry.record.machineId);
   } catch (error) {
     entry.incarnation = undefined;
-    await takeDown(context, entry, incarnation);
+    // Nobody is to take it for running while it is undone.
+    entry.update({ state });
+    // Where it was thawed the edge may still know a route to it from before its pause.
+    await takeDown(context, entry, incarnation, context.routes.revision);
     throw error;
   }
   context.routes.set(routeOf(entry));
@@ -52,7 +69,26 @@ export async function bringUp(context: Context, entry: Entry, source: StateSourc
     slot: incarnation.slot.index,
     durationMs: Math.round(performance.now() - startedAtMs),
     steps,
+    reason: from,
   });
+}
+
+export function planOf(entry: Entry, source: StateSource): LaunchPlan {
+  const { machineId, imageDigest, agentDigest, boot } = entry.record;
+  const { resources, network } = entry.sandbox.spec;
+  return {
+    machineId,
+    imageDigest,
+    agentDigest,
+    leaseId: sandboxLease(entry.id),
+    resources,
+    network,
+    ...(source.initKey === undefined
+      ? { diskFrom: source.dir, ...(boot?.init !== undefined && { imageInit: boot.init }) }
+      : { restoreFrom: source.dir, currentInitKey: source.initKey }),
+    identity: identityOf(entry),
+    onSlot: (slot) => entry.update({}, { slotIndex: slot.index }),
+  };
 }
 
 export function identityOf(entry: Entry): GuestIdentity {
@@ -60,6 +96,7 @@ export function identityOf(entry: Entry): GuestIdentity {
   return {
     sandboxId: sandbox.id,
     templateId: sandbox.spec.templateId,
+    generation: sandbox.generation,
     hostname: sandbox.id,
     ...(sandbox.accessToken !== undefined && { accessToken: sandbox.accessToken }),
     env: sandbox.spec.env,
@@ -69,23 +106,33 @@ export function identityOf(entry: Entry): GuestIdentity {
   };
 }
 
-/** With `reachable: false`, as while it is being paused: known, but nothing is sent to it. */
-export function routeOf(entry: Entry, { reachable = true } = {}): Route {
+/** With `reachable: false`, as while it is being paused: known, but nothing is sent to it. With `restAfterMs`: only after it has been
+ *  woken. */
+export function routeOf(
+  entry: Entry,
+  { reachable = true, restAfterMs }: { readonly reachable?: boolean; readonly restAfterMs?: number } = {},
+): Route {
   const { sandbox } = entry;
   const { traffic } = sandbox.spec;
   return {
     sandboxId: sandbox.id,
     generation: sandbox.generation,
-    autoResume: sandbox.spec.autoResume,
+    autoResume: isResumedByTraffic(entry),
     ...(reachable &&
       entry.incarnation !== undefined && {
         address: entry.incarnation.slot.hostAddress,
         agentKey: entry.record.initKey,
+        ...(restAfterMs !== undefined && { restAfterMs }),
       }),
     ...(sandbox.accessToken !== undefined && { accessToken: sandbox.accessToken }),
     ...(sandbox.trafficToken !== undefined && { trafficToken: sandbox.trafficToken }),
     ...(traffic?.maskHost !== undefined && { maskHost: traffic.maskHost }),
   };
+}
+
+/** While it is paused. One whose disk alone was kept is not: what the traffic is for would not be there. */
+export function isResumedByTraffic({ sandbox, record }: Entry): boolean {
+  return sandbox.spec.autoResume && record.capture !== "disk";
 }
 
 /** A machine that ends by itself takes its sandbox with it. */

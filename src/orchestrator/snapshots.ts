@@ -6,11 +6,14 @@ import {
   ownInit,
   type Snapshot,
   type SnapshotRequest,
+  type StartCommands,
   type StartEvent,
 } from "#domain";
 import { GuestShell } from "#guest";
+import { Cleanup } from "#lib/cleanup";
+import { fault } from "#lib/fault";
 import {
-  CHECKPOINT_FORMAT,
+  type CheckpointManifest,
   capture,
   removeCheckpoint,
   requireRestorable,
@@ -18,13 +21,15 @@ import {
   totalBytes,
 } from "./checkpoints.ts";
 import { type Context, snapshotLease } from "./context.ts";
-import type { Incarnation } from "./entry.ts";
+import type { Entry, Incarnation } from "./entry.ts";
 import { type LaunchPlan, launch } from "./launch.ts";
+import { captureLive } from "./live-capture.ts";
 import { machineIdOf } from "./record.ts";
 import type { StateSource } from "./run.ts";
 import { runStartCommands } from "./start-commands.ts";
 
-/** Snapshots that sandboxes start from: made once per template build, kept until nobody starts from them. */
+/** Snapshots that sandboxes start from: made once per template build or of a running sandbox, kept until nobody starts from
+ *  them. */
 export class Snapshots {
   readonly #context: Context;
   /** Starts under way by snapshot, and what to do when the last is over. */
@@ -60,32 +65,24 @@ export class Snapshots {
     const id = newTemplateId();
     const dir = paths.snapshot(id);
     const initKey = newToken();
+    const plan = this.#plan(id, initKey, request);
     let incarnation: Incarnation | undefined;
     try {
-      incarnation = await launch(this.#context, this.#plan(id, initKey, request), {});
+      incarnation = await launch(this.#context, plan, {});
       signal.throwIfAborted();
       await bringUp(incarnation, request, onStart, signal);
+      // A restored agent answers by what it was told last, until it is told who it is: nobody knows this token.
+      await incarnation.guest.init({ ...plan.identity, accessToken: newToken() }, initKey);
+      await fault("snapshot.started", incarnation.machine.id);
       const digests = { imageDigest: request.image.digest, agentDigest };
       const manifest = await capture(driver, incarnation.machine, dir, digests);
+      await fault("snapshot.captured", incarnation.machine.id);
       await store.sync([dir, paths.agent(agentDigest)]);
+      await fault("snapshot.synced", incarnation.machine.id);
       await this.#end(incarnation);
-      return {
-        id,
-        driver: driver.name,
-        driverVersion: incarnation.machine.version,
-        arch: process.arch,
-        formatVersion: CHECKPOINT_FORMAT,
-        imageDigest: request.image.digest,
-        agentDigest,
-        envdVersion,
-        initKey,
-        resources: request.resources,
-        env: request.env,
-        defaultUser: request.defaultUser,
-        ...(request.defaultWorkdir !== undefined && { defaultWorkdir: request.defaultWorkdir }),
-        sizeBytes: totalBytes(manifest),
-        createdAtMs: manifest.createdAtMs,
-      };
+      await fault("snapshot.ended", incarnation.machine.id);
+      const boot = bootOf(request.commands, plan.imageInit);
+      return { id, ...factsOf(manifest), envdVersion, initKey, ...inherited(request), ...boot, env: request.env };
     } catch (error) {
       // The image is let go only when nothing runs on it any more.
       if (incarnation !== undefined) await this.#end(incarnation);
@@ -94,10 +91,41 @@ export class Snapshots {
     }
   }
 
+  /** Captures a running sandbox, which goes on, as its operation. `env`: what it has from its template. On stable storage
+   *  when it returns. Throws what `captureLive` throws; nothing of the snapshot is left then. */
+  take(entry: Entry, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+    const { driver, store, paths, logger } = this.#context;
+    return captureLive(this.#context, entry, { state: "snapshotting", done: "captured" }, async (machine) => {
+      const startedAtMs = performance.now();
+      const { sandbox, imageDigest, agentDigest, initKey, boot } = entry.record;
+      const id = newTemplateId();
+      const dir = paths.snapshot(id);
+      await using undo = new Cleanup();
+      undo.add(() => this.remove(id));
+      await store.mount(imageDigest, snapshotLease(id));
+      const manifest = await capture(driver, machine, dir, entry.record);
+      await fault("snapshot.captured", machine.id);
+      await store.sync([dir, paths.agent(agentDigest)]);
+      await fault("snapshot.synced", machine.id);
+      undo.keep();
+      logger.info("sandbox captured", {
+        sandboxId: entry.id,
+        generation: sandbox.generation,
+        reason: `snapshot ${id}`,
+        durationMs: Math.round(performance.now() - startedAtMs),
+      });
+      const origin = { parentId: sandbox.snapshotId, sandboxId: sandbox.id, ...(boot !== undefined && { boot }) };
+      const { envdVersion, spec } = sandbox;
+      return { id, ...factsOf(manifest), envdVersion, initKey, ...inherited(spec), env, ...origin };
+    });
+  }
+
   async remove(snapshotId: string): Promise<void> {
     const use = this.#users.get(snapshotId);
     if (use !== undefined) await new Promise<void>((resolve) => use.onIdle.push(resolve));
+    await this.#context.ladder.dropSnapshot(snapshotId);
     await removeCheckpoint(this.#context.paths.snapshot(snapshotId));
+    await fault("snapshot.removed");
     await this.#context.store.release(snapshotLease(snapshotId));
   }
 
@@ -128,6 +156,7 @@ export class Snapshots {
       identity: {
         sandboxId,
         templateId: "",
+        generation: 0,
         hostname: "template",
         env: request.env,
         defaultUser: request.defaultUser,
@@ -143,6 +172,23 @@ export class Snapshots {
     await machine.stop();
     await this.#context.slots.release(slot);
   }
+}
+
+/** What a manifest says of its snapshot. */
+function factsOf(manifest: CheckpointManifest) {
+  const { files: _, ...facts } = manifest;
+  return { ...facts, sizeBytes: totalBytes(manifest) };
+}
+
+/** What every sandbox of a snapshot has of whom it was captured from. */
+function inherited(from: Pick<Snapshot, "resources" | "defaultUser" | "defaultWorkdir">) {
+  const { resources, defaultUser, defaultWorkdir } = from;
+  return { resources, defaultUser, ...(defaultWorkdir !== undefined && { defaultWorkdir }) };
+}
+
+function bootOf(commands: StartCommands, init: readonly string[] | undefined): Pick<Snapshot, "boot"> {
+  const boot = { ...commands, ...(init !== undefined && { init }) };
+  return Object.keys(boot).length === 0 ? {} : { boot };
 }
 
 /** Returns when what the request starts is ready, with no connection of ours left in the machine. */

@@ -10,6 +10,7 @@ import {
   type FeedLine,
   forwarderProcess,
   LOOKUP_PATH,
+  ROUSE_PATH,
   type RouteAnswer,
   WAKE_PATH,
 } from "./wire.ts";
@@ -23,8 +24,10 @@ const REFUSALS: Readonly<Partial<Record<ErrorKind, number>>> = { conflict: 409, 
 export interface FeedDeps {
   readonly socketPath: string;
   readonly routes: RouteSource;
-  /** Resumes a paused sandbox because traffic came for it. */
+  /** Resumes a paused sandbox, because traffic came that may wake it. */
   readonly wake: (id: SandboxId) => Promise<void>;
+  /** Lets a sandbox go on that stands still, for whatever traffic; a paused one stays so. */
+  readonly rouse: (id: SandboxId) => Promise<unknown>;
   readonly logger: Logger;
 }
 
@@ -86,7 +89,10 @@ export class RouteFeed {
       return this.#sendRoute(response, url.pathname.slice(LOOKUP_PATH.length));
     }
     if (request.method === "POST" && url.pathname.startsWith(WAKE_PATH)) {
-      return await this.#wake(url.pathname.slice(WAKE_PATH.length), response);
+      return await this.#wake(this.#deps.wake, url.pathname.slice(WAKE_PATH.length), response);
+    }
+    if (request.method === "POST" && url.pathname.startsWith(ROUSE_PATH)) {
+      return await this.#wake(this.#deps.rouse, url.pathname.slice(ROUSE_PATH.length), response);
     }
     response.writeHead(404, { "content-length": 0 }).end();
   }
@@ -111,13 +117,15 @@ export class RouteFeed {
   #acknowledge(query: URLSearchParams, response: ServerResponse): void {
     const revision = query.get("revision") ?? "";
     const isOurs = query.get("epoch") === this.#epoch && /^\d+$/.test(revision);
-    if (isOurs) this.#deps.routes.acknowledge(query.get("forwarder") ?? "", Number(revision));
+    if (isOurs) {
+      this.#deps.routes.acknowledge(query.get("forwarder") ?? "", Number(revision), query.getAll("busy"));
+    }
     response.writeHead(isOurs ? 204 : 409, isOurs ? {} : { "content-length": 0 }).end();
   }
 
-  async #wake(id: SandboxId, response: ServerResponse): Promise<void> {
+  async #wake(wake: FeedDeps["rouse"], id: SandboxId, response: ServerResponse): Promise<void> {
     try {
-      await this.#deps.wake(id);
+      await wake(id);
     } catch (error) {
       const kind = errorKind(error);
       if (kind === "internal") this.#deps.logger.error("waking a sandbox failed", { sandboxId: id, error });

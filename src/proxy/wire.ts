@@ -18,7 +18,10 @@ export interface RouteAnswer {
 export const FEED_PATH = "/routes";
 export const ACK_PATH = "/routes/ack";
 export const LOOKUP_PATH = "/routes/of/";
+/** Asks for a paused sandbox to be resumed, which its route has to allow. */
 export const WAKE_PATH = "/wake/";
+/** Asks for one that stands still to go on; one that has been paused meanwhile stays so. */
+export const ROUSE_PATH = "/rouse/";
 
 /** Names a forwarder for as long as its process lives. */
 export function forwarderName(pid: number, startTicks: bigint): string {

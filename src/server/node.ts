@@ -1,19 +1,39 @@
+import { freemem, totalmem } from "node:os";
 import { join } from "node:path";
 import type { Catalog } from "#catalog";
+import { MIB } from "#domain";
 import { connectKeeper, type Keeper } from "#lib/keeper";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import { startTicks } from "#lib/proc";
 import { claimServer, createSlots, removeServerNetwork } from "#network";
-import { Background, Collector, Entries, installAgent, Journal, NodePaths, Orchestrator, Routes } from "#orchestrator";
+import {
+  Background,
+  Collector,
+  Entries,
+  installAgent,
+  Journal,
+  Ladder,
+  type LadderMemory,
+  NodePaths,
+  Orchestrator,
+  Routes,
+} from "#orchestrator";
 import { forwarderName } from "#proxy";
 import { connectStore } from "#store";
 import { Telemetry } from "#telemetry";
 import { type Config, dataPaths } from "../config.ts";
 import { createDriver, type DriverDeps } from "./driver.ts";
+import { openSwap } from "./swap.ts";
 
 /** What the agent of this build calls itself (`envd -version` says the same; a test compares). */
 export const ENVD_VERSION = "0.6.13";
+
+/** Of the memory that is available at the start, for what stands ready; and of all there is, what must stay available. */
+const BUDGET_SHARE = 1 / 4;
+const RESERVE_SHARE = 1 / 16;
+/** Ready clones of one template at the most, for each restore that can go on at once: a burst of so many takes a second. */
+const CLONES_PER_START = 8;
 
 export interface StartedNode {
   readonly orchestrator: Orchestrator;
@@ -53,15 +73,30 @@ export async function startNode(
   if (forwarder !== undefined) routes.attach(forwarder);
   const entries = new Entries();
   const telemetry = await Telemetry.open(paths.telemetry, Date.now);
-  const orchestrator = await Orchestrator.start({
+  const launch = {
     driver,
     slots,
     store,
     paths,
+    routes,
     admission: new Semaphore(config.startsAtOnce),
     readyTimeoutMs: config.readyTimeoutMs,
+  };
+  const ladder = new Ladder({
+    launch: { ...launch, makeRoom: async () => false },
+    logger,
+    memory: ladderMemory(config),
+    refillsAtOnce: Math.max(1, Math.floor(config.startsAtOnce / 2)),
+    clonesMax: CLONES_PER_START * config.startsAtOnce,
+  });
+  const swap = await openSwap(config, data.swap, keeper, logger);
+  const orchestrator = await Orchestrator.start({
+    ...launch,
+    makeRoom: () => ladder.makeRoom(),
+    ladder,
+    idleAfterMs: config.idleAfterMs === 0 ? undefined : config.idleAfterMs,
+    swap: swap?.files,
     journal: new Journal(catalog),
-    routes,
     logger,
     entries,
     telemetry,
@@ -76,12 +111,18 @@ export async function startNode(
     maxVcpus: driver.capabilities.maxVcpus,
     async close() {
       await orchestrator.close();
+      await swap?.close();
       await slots.close();
       await driver.close();
       store.close();
       await keeper.close();
     },
   };
+}
+
+function ladderMemory({ memoryBudgetMib }: Config): LadderMemory {
+  const budgetBytes = memoryBudgetMib === null ? freemem() * BUDGET_SHARE : memoryBudgetMib * MIB;
+  return { budgetBytes, reserveBytes: totalmem() * RESERVE_SHARE, availableBytes: freemem };
 }
 
 /** The edge that runs already, with routes of an earlier aenvd: no address is used again before it has taken in the new

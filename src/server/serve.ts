@@ -1,16 +1,17 @@
 import { chmodSync, mkdirSync, rmSync } from "node:fs";
 import { createServer, type Server } from "node:http";
+import { flushCompileCache } from "node:module";
 import { cpus, freemem, totalmem } from "node:os";
 import { getRequestListener } from "@hono/node-server";
 import { createApi, createApiKeys } from "#api";
 import { ImageBuilder } from "#builder";
 import { CATALOG_FORMAT, SqliteCatalog, Templates } from "#catalog";
 import { SingleNodeCluster } from "#cluster";
-import { createLogger, type Logger } from "#lib/log";
+import { createLogger, type Logger, writeStderr } from "#lib/log";
 import { RouteFeed } from "#proxy";
 import { type Config, dataPaths, loadConfig } from "../config.ts";
 import { loadOrMakeApiKey } from "./api-key.ts";
-import { KeeperWatch } from "./keeper-watch.ts";
+import { armOrderedFaults } from "./faults.ts";
 import { metricsText } from "./metrics.ts";
 import { startNode } from "./node.ts";
 
@@ -24,15 +25,16 @@ const IDLE_FOR_LONG = { requestTimeout: 0, keepAliveTimeout: 620_000, headersTim
 /** Runs the server until it is told to stop (SIGTERM, SIGINT). Sandboxes go on without it. */
 export async function run(argv: readonly string[]): Promise<number> {
   const { config } = loadConfig(argv);
-  const logger = createLogger(config.logLevel, (line) => process.stderr.write(line));
+  const logger = createLogger(config.logLevel, writeStderr);
+  armOrderedFaults(config, logger);
   const stopped = new Promise<string>((resolve) => {
     for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, () => resolve(signal));
   });
-  const keeperWatch = new KeeperWatch(config, logger);
   const server = await start(config, logger);
   logger.info("aenvd serves", { address: config.listen, version: VERSION, pid: process.pid });
+  // Node writes it at its end, to which a server that is killed does not come.
+  flushCompileCache();
   logger.info("stopping", { reason: await stopped });
-  keeperWatch.close();
   await server.close();
   return 0;
 }
@@ -66,11 +68,12 @@ async function start(config: Config, logger: Logger): Promise<{ close(): Promise
   const feed = await RouteFeed.start({
     socketPath: paths.routesSocket,
     routes: orchestrator.routes,
+    rouse: (id) => orchestrator.wake(id),
     wake: async (id) => {
       const sandbox = orchestrator.get(id);
-      // A sandbox woken by traffic lives at least this long (E2B's rule).
+      // A paused sandbox woken by traffic lives at least this long (E2B's rule).
       const timeoutMs = Math.max(sandbox?.spec.timeoutMs ?? 0, 300_000);
-      await orchestrator.connect(id, timeoutMs);
+      await orchestrator.resumeForTraffic(id, timeoutMs);
     },
     logger,
   });
@@ -95,7 +98,8 @@ async function start(config: Config, logger: Logger): Promise<{ close(): Promise
   const http = await listen(paths.aenvdSocket, getRequestListener(api.fetch));
   return {
     async close() {
-      await closeServer(http);
+      // There is little time: what stands ready goes while requests under way come to their end.
+      await Promise.all([closeServer(http), orchestrator.endReady()]);
       await builder.close();
       await feed.close();
       await node.close();

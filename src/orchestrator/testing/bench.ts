@@ -1,25 +1,23 @@
 import assert from "node:assert/strict";
 import { mkdtemp, readdir, rm } from "node:fs/promises";
-import { createServer, type Server } from "node:http";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { MemoryCatalog, type RecordKind, type WriteOptions } from "#catalog";
 import {
-  AenvError,
   DEFAULT_RESOURCES,
   type ErrorKind,
   errorKind,
+  MIB,
   type Sandbox,
   type SandboxId,
   type SandboxSpec,
   type SandboxState,
   type Snapshot,
 } from "#domain";
+import type { Driver, DriverCapabilities } from "#driver";
 import { createFakeDriver, FakeHost } from "#driver/fake";
-import { AGENT_PORT } from "#guest";
 import { silentLogger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
-import type { HeldSlot, Slot, Slots } from "#network";
 import type { Store } from "#store";
 import { Telemetry } from "#telemetry";
 import { Background } from "../background.ts";
@@ -27,33 +25,19 @@ import { capture } from "../checkpoints.ts";
 import { Collector } from "../collector.ts";
 import type { Context } from "../context.ts";
 import { Entries } from "../entries.ts";
+import { Ladder, type LadderMemory } from "../ladder/ladder.ts";
+import type { SwapRoom } from "../ladder/reclaimer.ts";
 import { Orchestrator } from "../orchestrator.ts";
 import { NodePaths } from "../paths.ts";
 import { Journal, type SandboxRecord } from "../record.ts";
 import { Routes } from "../routes.ts";
+import { Life } from "./life.ts";
+import { Script } from "./script.ts";
+import { FakeAgents, FakeSlots } from "./slots.ts";
 
-/** What a test can make fail, once. */
-export type Step = "journal" | "slot" | "mount" | "restore" | "health" | "init" | "checkpoint" | "sync" | "release";
+export type { Step } from "./script.ts";
 
 const IMAGE = "blake3:image";
-
-/** Failures waiting to happen: the next call of a step gets its oldest. */
-class Script {
-  readonly #failures = new Map<Step, (Error | undefined)[]>();
-
-  /** `after`: how many calls still succeed. */
-  fail(step: Step, { after = 0, times = 1 } = {}): void {
-    const queue = this.#failures.get(step) ?? [];
-    for (let at = 0; at < after; at += 1) queue.push(undefined);
-    for (let at = 0; at < times; at += 1) queue.push(new AenvError("exhausted", `${step} fails as the test wants`));
-    this.#failures.set(step, queue);
-  }
-
-  mayFail(step: Step): void {
-    const error = this.#failures.get(step)?.shift();
-    if (error !== undefined) throw error;
-  }
-}
 
 /** The machine under the orchestrator: what stays when a server dies. */
 export class Bench implements AsyncDisposable {
@@ -65,18 +49,42 @@ export class Bench implements AsyncDisposable {
   readonly dataDir: string;
   readonly paths: NodePaths;
   readonly agents = new FakeAgents(this.script);
+  /** What may stand ready. By default nothing, so that what runs can be counted. */
+  readonly memory: Mutable<LadderMemory>;
+  /** By default none is frozen. */
+  readonly idleAfterMs: number | undefined;
+  /** Where the memory of frozen ones goes. By default it stays. */
+  readonly swap: SwapRoom | undefined;
+  /** Awaited before each restore and each checkpoint of a restored machine. */
+  pace: () => Promise<void> = async () => {};
+  /** Machines that were captured twice at once, which no driver has to stand. */
+  readonly overlaps: string[] = [];
+  /** What the driver says of checkpoints of the disk alone. */
+  diskCapture: "complete" | "flushed" | undefined = "complete";
+  readonly #readyTimeoutMs: number;
   #node: { orchestrator: Orchestrator; context: Context } | undefined;
+  #life = new Life();
+  /** What works by itself, and ends with the server. */
+  #working: readonly { close(): Promise<void> }[] = [];
 
-  private constructor(dataDir: string) {
+  private constructor(
+    dataDir: string,
+    { memoryBudgetMib = 0, idleAfterMs, swap, readyTimeoutMs = 1_000 }: BenchOptions,
+  ) {
+    this.#readyTimeoutMs = readyTimeoutMs;
     this.dataDir = dataDir;
+    this.idleAfterMs = idleAfterMs;
+    this.swap = swap;
+    const availableBytes = 16 * 1024 * MIB;
+    this.memory = { budgetBytes: memoryBudgetMib * MIB, reserveBytes: 0, availableBytes: () => availableBytes };
     this.paths = new NodePaths(dataDir);
     this.catalog = new ScriptedCatalog(this.script);
     this.slots = new FakeSlots(this.script, this.agents);
   }
 
   /** A node with a snapshot to start from. */
-  static async open(): Promise<Bench> {
-    const bench = new Bench(await mkdtemp(join(tmpdir(), "aenv-orchestrator-")));
+  static async open(options: BenchOptions = {}): Promise<Bench> {
+    const bench = new Bench(await mkdtemp(join(tmpdir(), "aenv-orchestrator-")), options);
     await bench.start();
     const driver = bench.context.driver;
     const machine = await driver.boot({ id: "source" } as never);
@@ -98,27 +106,40 @@ export class Bench implements AsyncDisposable {
   /** Another server on this machine. What the last one was doing is as if it had been killed: its objects are forgotten. */
   async start(): Promise<void> {
     this.slots.forget();
-    const driver = createFakeDriver({ host: this.host });
-    const { restore } = driver;
-    driver.restore = async (...args) => {
-      this.script.mayFail("restore");
-      return restore.apply(driver, args);
-    };
+    const life = new Life();
+    this.#life = life;
+    const driver = life.hold(this.#driver());
     const entries = new Entries();
     const telemetry = await Telemetry.open(this.paths.telemetry, Date.now);
-    const context: Context = {
+    const collector = new Collector({ telemetry, entries, logger: silentLogger });
+    const launch = {
       driver,
-      slots: this.slots,
-      store: this.#store(),
+      slots: life.hold(this.slots),
+      store: life.hold(this.#store()),
       paths: this.paths,
       routes: new Routes(),
       admission: new Semaphore(8),
-      readyTimeoutMs: 300,
-      journal: new Journal(this.catalog),
+      readyTimeoutMs: this.#readyTimeoutMs,
+    };
+    const ladder = new Ladder({
+      launch: { ...launch, makeRoom: async () => false },
+      logger: silentLogger,
+      memory: this.memory,
+      refillsAtOnce: 2,
+      clonesMax: 4,
+    });
+    this.#working = [collector, ladder];
+    const context: Context = {
+      ...launch,
+      makeRoom: () => ladder.makeRoom(),
+      ladder,
+      idleAfterMs: this.idleAfterMs,
+      swap: this.swap,
+      journal: new Journal(life.hold(this.catalog)),
       logger: silentLogger,
       entries,
       telemetry,
-      collector: new Collector({ telemetry, entries, logger: silentLogger }),
+      collector,
       background: new Background(silentLogger),
       agentDigest: "agent",
       envdVersion: "0",
@@ -126,9 +147,20 @@ export class Bench implements AsyncDisposable {
     this.#node = { context, orchestrator: await Orchestrator.start(context) };
   }
 
-  create(change: Partial<SandboxSpec> = {}): Promise<Sandbox> {
-    return this.orchestrator.create(specOf(change), SNAPSHOT);
+  /** Ends the server as a kill does, in the middle of whatever it does. */
+  die(): void {
+    this.#life.end();
+    void this.#node?.orchestrator.close();
+    for (const part of this.#working) void part.close();
+    this.#node = undefined;
   }
+
+  create(change: Partial<SandboxSpec> = {}, snapshot: Partial<Snapshot> = {}): Promise<Sandbox> {
+    return this.orchestrator.create(specOf(change), { ...SNAPSHOT, ...snapshot });
+  }
+
+  /** Folders that machines were restored from, or booted with: `restore` or `boot`, and whose checkpoint it was. */
+  readonly started: string[] = [];
 
   /** Machines that run. */
   machines(): string[] {
@@ -154,6 +186,7 @@ export class Bench implements AsyncDisposable {
       leases: [...this.leases.keys()],
       machines: [...this.host.remains],
       checkpoints: await readdir(this.paths.checkpoints),
+      snapshots: (await readdir(this.paths.snapshots)).filter((id) => id !== SNAPSHOT.id),
     };
     return Object.fromEntries(Object.entries(all).filter(([, items]) => items.length > 0));
   }
@@ -162,6 +195,37 @@ export class Bench implements AsyncDisposable {
     await this.#node?.orchestrator.close();
     await this.agents.close();
     await rm(this.dataDir, { recursive: true, force: true });
+  }
+
+  #driver(): Driver {
+    const driver = createFakeDriver({ host: this.host });
+    const { restore, boot } = driver;
+    driver.restore = async (spec, dir) => {
+      await this.pace();
+      this.script.mayFail("restore");
+      this.started.push(`restore ${basename(dirname(dir))}`);
+      const machine = await restore.call(driver, spec, dir);
+      const { checkpoint } = machine;
+      let captures = 0;
+      machine.checkpoint = async (...captured) => {
+        captures += 1;
+        if (captures > 1) this.overlaps.push(machine.id);
+        await this.pace();
+        return await checkpoint.apply(machine, captured).finally(() => (captures -= 1));
+      };
+      return machine;
+    };
+    driver.boot = async (spec, options) => {
+      this.script.mayFail("boot");
+      if (options?.diskFrom !== undefined) this.started.push(`boot ${basename(dirname(options.diskFrom))}`);
+      return boot.call(driver, spec, options);
+    };
+    const { diskCapture: _, ...others } = driver.capabilities;
+    const capabilities = (): DriverCapabilities => ({
+      ...others,
+      ...(this.diskCapture !== undefined && { diskCapture: this.diskCapture }),
+    });
+    return Object.defineProperty(driver, "capabilities", { get: capabilities });
   }
 
   #store(): Store {
@@ -197,7 +261,18 @@ export class Bench implements AsyncDisposable {
   }
 }
 
-const SNAPSHOT: Snapshot = {
+interface BenchOptions {
+  readonly memoryBudgetMib?: number;
+  readonly idleAfterMs?: number;
+  readonly swap?: SwapRoom;
+  /** How long agents have to answer: short where a test wants it to pass. */
+  readonly readyTimeoutMs?: number;
+}
+
+type Mutable<T> = { -readonly [K in keyof T]: T[K] };
+
+/** What the bench's sandboxes are created from. */
+export const SNAPSHOT: Snapshot = {
   id: "snapshot000000000000",
   driver: "fake",
   driverVersion: "1",
@@ -269,122 +344,5 @@ class ScriptedCatalog extends MemoryCatalog {
   ): Promise<number | undefined> {
     this.#script.mayFail("journal");
     return super.put(kind, key, value, options);
-  }
-}
-
-/** Answers as the agents of all machines, each at the address of its slot. */
-class FakeAgents {
-  readonly #servers = new Map<string, Server>();
-  readonly #script: Script;
-  /** Ids the agents were told, in order. */
-  readonly told: string[] = [];
-
-  constructor(script: Script) {
-    this.#script = script;
-  }
-
-  async listen(address: string): Promise<void> {
-    const server = createServer(async (request, response) => {
-      let body = "";
-      for await (const chunk of request) body += chunk;
-      if (request.url === "/telemetry") return response.end('{"entries":[],"more":false}');
-      try {
-        this.#script.mayFail(request.url === "/init" ? "init" : "health");
-        if (request.url === "/init") this.told.push(JSON.parse(body).sandboxId);
-        response.writeHead(204).end();
-      } catch {
-        response.writeHead(500).end("as the test wants");
-      }
-    });
-    await new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
-      server.listen(AGENT_PORT, address, resolve);
-    });
-    this.#servers.set(address, server);
-  }
-
-  async close(address?: string): Promise<void> {
-    for (const [of, server] of this.#servers) {
-      if (address !== undefined && of !== address) continue;
-      this.#servers.delete(of);
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
-    }
-  }
-}
-
-class FakeSlots implements Slots {
-  readonly #script: Script;
-  readonly #agents: FakeAgents;
-  readonly #held = new Map<number, Slot>();
-  /** Held by an earlier server. */
-  readonly #known = new Set<number>();
-  /** Loopback addresses of this run: others may test beside. */
-  readonly #network = `127.${100 + (process.pid % 100)}.${Math.floor(Math.random() * 255)}`;
-
-  constructor(script: Script, agents: FakeAgents) {
-    this.#script = script;
-    this.#agents = agents;
-  }
-
-  heldIndexes(): number[] {
-    return [...this.#held.keys()];
-  }
-
-  /** The server that held them is gone; they are not. */
-  forget(): void {
-    for (const index of this.#held.keys()) this.#known.add(index);
-    this.#held.clear();
-  }
-
-  async acquire(): Promise<Slot> {
-    this.#script.mayFail("slot");
-    let index = 0;
-    while (this.#held.has(index)) index += 1;
-    return this.#hold(index);
-  }
-
-  async release(slot: Slot): Promise<void> {
-    if (this.#held.get(slot.index) !== slot) return;
-    this.#held.delete(slot.index);
-    await this.#agents.close(slot.hostAddress);
-  }
-
-  async recover(held: readonly HeldSlot[]): Promise<Slot[]> {
-    const found: Slot[] = [];
-    for (const index of new Set(held.map((slot) => slot.index))) {
-      if (this.#known.delete(index)) found.push(await this.#hold(index));
-    }
-    for (const index of this.#known) await this.#agents.close(this.#address(index));
-    this.#known.clear();
-    return found;
-  }
-
-  stats(): { readonly free: number; readonly total: number } {
-    return { free: 200 - this.#held.size, total: 200 };
-  }
-
-  async close(): Promise<void> {}
-
-  async #hold(index: number): Promise<Slot> {
-    const slot = {
-      index,
-      hostAddress: this.#address(index),
-      netnsPath: `/run/netns/fake${index}`,
-      device: "eth0",
-      macAddress: "02:00:00:00:00:01",
-      address: "169.254.0.21/30",
-      gateway: "169.254.0.22",
-      gatewayMacAddress: "02:00:00:00:00:02",
-      mtuBytes: 1500,
-    };
-    this.#held.set(index, slot);
-    await this.#agents.close(slot.hostAddress);
-    await this.#agents.listen(slot.hostAddress);
-    return slot;
-  }
-
-  #address(index: number): string {
-    return `${this.#network}.${index + 1}`;
   }
 }

@@ -1,0 +1,43 @@
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { json } from "node:stream/consumers";
+import { test } from "node:test";
+import { AGENT_PORT, Guest, type GuestIdentity } from "./guest.ts";
+
+const ADDRESS = "127.0.0.78";
+const IDENTITY: GuestIdentity = {
+  sandboxId: "i1",
+  templateId: "t1",
+  generation: 3,
+  hostname: "i1",
+  env: {},
+  defaultUser: "user",
+  initKey: "new",
+};
+
+test("an init that is said again tells the same generation, another start or another key another one", async () => {
+  const told: { readonly generation: number; readonly generationId: string }[] = [];
+  const server = createServer(async (request, response) => {
+    told.push((await json(request)) as (typeof told)[number]);
+    response.writeHead(request.headers["x-init-key"] === "new" ? 204 : 401).end();
+  });
+  await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
+  const guest = new Guest(ADDRESS);
+  try {
+    await guest.init(IDENTITY, "captured");
+    await guest.init(IDENTITY, "new");
+    await guest.init({ ...IDENTITY, generation: 4 }, "new");
+    await guest.init({ ...IDENTITY, sandboxId: "i2" }, "new");
+  } finally {
+    guest.close();
+    server.close();
+  }
+  assert.deepEqual(
+    told.map(({ generation }) => generation),
+    [3, 3, 3, 4, 3],
+  );
+  const ids = told.map(({ generationId }) => generationId);
+  for (const id of ids) assert.match(id, /^[0-9a-f]{32}$/);
+  assert.deepEqual(ids.slice(1, 3), [ids[0], ids[0]]);
+  assert.equal(new Set(ids).size, 3);
+});

@@ -1,0 +1,230 @@
+import assert from "node:assert/strict";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { RouteChange, SandboxId } from "#domain";
+import { Bench, isKind, until } from "../testing/bench.ts";
+import { type IdleWindow, look } from "./idle.ts";
+
+const AFTER_MS = 60;
+
+describe("whether a machine is idle", () => {
+  const FULL_MS = 30_000;
+  const window: IdleWindow = { sinceMs: 0, cpuUsec: 0, lengthMs: FULL_MS };
+
+  test("one that did next to nothing in all of its window is", () => {
+    assert.equal(look(window, { nowMs: 29_999, cpuUsec: 100_000, fullMs: FULL_MS }).isIdle, false);
+    assert.deepEqual(look(window, { nowMs: 30_000, cpuUsec: 100_000, fullMs: FULL_MS }), { window, isIdle: true });
+  });
+
+  test("one that did something is watched anew, from then on", () => {
+    const seen = look(window, { nowMs: 10_000, cpuUsec: 200_000, fullMs: FULL_MS });
+    assert.deepEqual(seen, { window: { sinceMs: 10_000, cpuUsec: 200_000, lengthMs: FULL_MS }, isIdle: false });
+  });
+
+  test("one that was let go on for a moment and did something gets a whole window again", () => {
+    const moment = { ...window, lengthMs: 300 };
+    assert.equal(look(moment, { nowMs: 300, cpuUsec: 10_000, fullMs: FULL_MS }).isIdle, true);
+    const seen = look(moment, { nowMs: 300, cpuUsec: 50_000, fullMs: FULL_MS });
+    assert.deepEqual([seen.isIdle, seen.window.lengthMs], [false, FULL_MS]);
+  });
+});
+
+describe("the memory of a frozen sandbox", () => {
+  const MUCH_BYTES = 64 * 1024 * 1024;
+
+  async function frozenWith(bytes: number, hasRoom: boolean): Promise<{ bench: Bench; asked: number[] }> {
+    const asked: number[] = [];
+    const room = async (bytes: number): Promise<boolean> => {
+      asked.push(bytes);
+      return hasRoom;
+    };
+    const bench = await Bench.open({ idleAfterMs: AFTER_MS, swap: { room } });
+    bench.host.memoryBytes = bytes;
+    const { id } = await bench.create();
+    await until("the freeze", () => bench.stateOf(id) === "frozen");
+    return { bench, asked };
+  }
+
+  test("is taken where it is much, once for each time it stands still", async () => {
+    const { bench, asked } = await frozenWith(MUCH_BYTES, true);
+    await using _ = bench;
+    await until("the first time", () => bench.host.reclaimed.length === 1);
+    assert.deepEqual(asked, [MUCH_BYTES]);
+    // After its moment it stands still again.
+    await until("the second time", () => bench.host.reclaimed.length === 2);
+  });
+
+  test("stays where it is little, and where there is no room for it", async () => {
+    for (const [bytes, hasRoom] of [
+      [8 * 1024 * 1024, true],
+      [MUCH_BYTES, false],
+    ] as const) {
+      const { bench, asked } = await frozenWith(bytes, hasRoom);
+      await using _ = bench;
+      const id = bench.orchestrator.list()[0]?.id ?? "";
+      await bench.orchestrator.wake(id);
+      await until("another freeze", () => bench.stateOf(id) === "frozen");
+      if (!hasRoom) assert.ok(asked.length > 0);
+      assert.deepEqual(bench.host.reclaimed, []);
+    }
+  });
+
+  test("that cannot be taken harms nobody", async () => {
+    const { bench } = await frozenWith(MUCH_BYTES, true);
+    await using _ = bench;
+    bench.host.failNext("reclaim", new Error("as the test wants"));
+    await until("a time after that", () => bench.host.reclaimed.length > 1);
+    const id = bench.orchestrator.list()[0]?.id ?? "";
+    await bench.orchestrator.wake(id);
+    assert.notEqual(bench.stateOf(id), undefined);
+  });
+});
+
+describe("an idle sandbox", () => {
+  let bench: Bench;
+  let thaws: number;
+
+  beforeEach(async () => {
+    bench = await Bench.open({ idleAfterMs: AFTER_MS });
+    thaws = 0;
+  });
+  afterEach(() => bench[Symbol.asyncDispose]());
+
+  async function create(change: Parameters<Bench["create"]>[0] = {}): Promise<SandboxId> {
+    const { id } = await bench.create(change);
+    const machine = bench.host.running.get(`${id}-0001`);
+    assert.ok(machine !== undefined);
+    const { resume } = machine;
+    machine.resume = async () => {
+      thaws += 1;
+      await resume.call(machine);
+    };
+    return id;
+  }
+
+  async function frozen(change: Parameters<Bench["create"]>[0] = {}): Promise<SandboxId> {
+    const id = await create(change);
+    await until("the freeze", () => bench.stateOf(id) === "frozen");
+    return id;
+  }
+
+  /** An edge, which says of a sandbox that is to stand still what `isBusy` says. */
+  function edge(isBusy: () => boolean): void {
+    const { routes } = bench.orchestrator;
+    routes.attach("edge");
+    const answer = ({ revision, sandboxId, route }: RouteChange): void =>
+      routes.acknowledge("edge", revision, route?.restAfterMs !== undefined && isBusy() ? [sandboxId] : []);
+    routes.acknowledge("edge", routes.revision);
+    routes.subscribe((change) => setImmediate(answer, change));
+  }
+
+  test("stands still, and its route says so", async () => {
+    const id = await frozen();
+    const route = bench.orchestrator.routes.get(id);
+    assert.equal(route?.restAfterMs, AFTER_MS);
+    assert.notEqual(route?.address, undefined);
+    assert.equal(bench.orchestrator.stats().frozen, 1);
+    assert.equal(bench.orchestrator.stats().running, 1);
+  });
+
+  test("wakes once for any number who want to reach it", async () => {
+    const id = await frozen();
+    thaws = 0;
+    const all = await Promise.all(Array.from({ length: 20 }, () => bench.orchestrator.wake(id)));
+    assert.deepEqual(new Set(all), new Set([true]));
+    assert.equal(thaws, 1);
+    assert.equal(bench.orchestrator.routes.get(id)?.restAfterMs, undefined);
+  });
+
+  test("keeps its time: neither its rest nor its waking moves it", async () => {
+    const id = await frozen();
+    const endAtMs = bench.orchestrator.get(id)?.endAtMs;
+    await bench.orchestrator.wake(id);
+    assert.equal(bench.orchestrator.get(id)?.endAtMs, endAtMs);
+    await until("the next freeze", () => bench.stateOf(id) === "frozen");
+    await bench.orchestrator.setTimeout(id, 0);
+    await until("its end", () => bench.context.entries.all().length === 0);
+    assert.deepEqual(await bench.held(), {});
+  });
+
+  test("that is used stays awake, and is asked for again later", async () => {
+    let isBusy = true;
+    edge(() => isBusy);
+    const id = await create();
+    await sleep(5 * AFTER_MS);
+    assert.equal(bench.stateOf(id), "running");
+    assert.equal(bench.orchestrator.routes.get(id)?.restAfterMs, undefined);
+    isBusy = false;
+    await until("the freeze", () => bench.stateOf(id) === "frozen");
+  });
+
+  test("goes on for a moment now and then", async () => {
+    const id = await frozen();
+    thaws = 0;
+    await until("moments", () => thaws >= 2);
+    await until("the next freeze", () => bench.stateOf(id) === "frozen");
+  });
+
+  test("that cannot be frozen goes on", async () => {
+    const id = await create();
+    bench.host.failNext("pause", new Error("as the test wants"));
+    await until("the freeze after that", () => bench.stateOf(id) === "frozen");
+  });
+
+  test("that cannot be woken says so, and is woken by the next", async () => {
+    const id = await frozen();
+    bench.host.failNext("resume", new Error("as the test wants"));
+    await assert.rejects(bench.orchestrator.wake(id), isKind("unavailable"));
+    assert.equal(await bench.orchestrator.wake(id), true);
+  });
+
+  test("is paused, forked, connected to and killed as one that runs", async () => {
+    const id = await frozen();
+    assert.equal((await bench.orchestrator.connect(id)).resumed, false);
+    const [copy] = await bench.orchestrator.fork(id, 1);
+    assert.ok(copy !== undefined && "sandbox" in copy);
+    await until("the next freeze", () => bench.stateOf(id) === "frozen");
+    await bench.orchestrator.pause(id);
+    assert.equal(bench.stateOf(id), "paused");
+    assert.equal(await bench.orchestrator.wake(id), false);
+    assert.equal((await bench.orchestrator.connect(id)).resumed, true);
+    await until("the freeze of both", () => bench.orchestrator.stats().frozen === 2);
+    await Promise.all([id, copy.sandbox.id].map((one) => bench.orchestrator.kill(one)));
+    assert.deepEqual(await bench.held(), {});
+  });
+
+  for (const autoResume of [true, false]) {
+    const what = autoResume ? "is resumed" : "stays paused";
+    test(`that is paused while somebody wakes it ${what}, as its spec says`, async () => {
+      const id = await frozen({ autoResume });
+      const paused = bench.orchestrator.pause(id);
+      assert.equal(await bench.orchestrator.wake(id), false);
+      await bench.orchestrator.resumeForTraffic(id, 60_000);
+      await paused;
+      assert.equal(bench.stateOf(id), autoResume ? "running" : "paused");
+    });
+  }
+
+  test("whose pause fails runs on, awake", async () => {
+    const id = await frozen();
+    bench.script.fail("sync");
+    await assert.rejects(bench.orchestrator.pause(id), isKind("unavailable"));
+    assert.equal(bench.orchestrator.routes.get(id)?.restAfterMs, undefined);
+    await until("the next freeze", () => bench.stateOf(id) === "frozen");
+  });
+
+  test("that dies ends", async () => {
+    const id = await frozen();
+    await bench.host.end(`${id}-0001`, "crashed");
+    await until("its end", () => bench.context.entries.all().length === 0);
+  });
+
+  test("is thawed by the next server", async () => {
+    const id = await frozen();
+    await bench.orchestrator.close();
+    thaws = 0;
+    await bench.start();
+    assert.equal(bench.stateOf(id), "running");
+    assert.equal(thaws, 1);
+  });
+});

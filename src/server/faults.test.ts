@@ -1,0 +1,94 @@
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, test } from "node:test";
+import { armFaults, fault } from "#lib/fault";
+import { createLogger, silentLogger } from "#lib/log";
+import { armOrderedFaults, type FaultOrder } from "./faults.ts";
+
+let dir: string;
+
+beforeEach(() => {
+  dir = mkdtempSync(join(tmpdir(), "aenv-faults-test-"));
+});
+afterEach(() => {
+  armFaults(undefined);
+  delete process.env.AENV_FAULTS;
+  rmSync(dir, { recursive: true, force: true });
+});
+
+function arm(logger = silentLogger): void {
+  process.env.AENV_FAULTS = dir;
+  armOrderedFaults({ dataDir: dir }, logger);
+}
+
+function order(...orders: FaultOrder[]): void {
+  writeFileSync(join(dir, "orders.json"), JSON.stringify(orders));
+}
+
+async function thrownAt(point: FaultOrder["point"]): Promise<string | undefined> {
+  try {
+    await fault(point, "i0-0001");
+    return undefined;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code;
+  }
+}
+
+describe("ordered faults", () => {
+  test("are armed by the environment alone, and said loudly", async () => {
+    const lines: string[] = [];
+    const logger = createLogger("error", (line) => lines.push(line));
+    armOrderedFaults({ dataDir: dir }, logger);
+    assert.equal(fault("pause.captured"), undefined);
+    assert.deepEqual(lines, []);
+    arm(logger);
+    assert.match(lines.join(), /FAULTS ARE ARMED/);
+  });
+
+  test("are not armed by a folder that others can write to", () => {
+    chmodSync(dir, 0o777);
+    assert.throws(() => arm(), /AENV_FAULTS: .* can be written to by others/);
+    assert.equal(fault("pause.captured"), undefined);
+  });
+
+  test("come due once each, in their order, after so many passes", async () => {
+    arm();
+    assert.equal(await thrownAt("pause.captured"), undefined, "without orders nothing happens");
+    order({ point: "pause.captured", error: "ENOSPC", after: 1 }, { point: "pause.frozen", error: "ENOSPC" });
+    assert.equal(await thrownAt("pause.frozen"), undefined, "it is not its turn");
+    assert.equal(await thrownAt("pause.captured"), undefined, "that was the first pass");
+    assert.equal(await thrownAt("pause.captured"), "ENOSPC");
+    assert.equal(await thrownAt("pause.captured"), undefined);
+    assert.equal(await thrownAt("pause.frozen"), "ENOSPC");
+    assert.equal(await thrownAt("pause.frozen"), undefined);
+    const fired = readFileSync(join(dir, "fired"), "utf8").trim().split("\n");
+    assert.deepEqual(
+      fired.map((line) => JSON.parse(line).machineId),
+      ["i0-0001", "i0-0001"],
+    );
+    assert.equal(readFileSync(join(dir, "passed"), "utf8"), "pause.captured\npause.frozen\n");
+  });
+
+  test("kill a service by its pid file, and return when it is gone", async () => {
+    arm();
+    const victim = spawn("sleep", ["1000"]);
+    await once(victim, "spawn");
+    const ended = once(victim, "exit");
+    mkdirSync(join(dir, "run"));
+    writeFileSync(join(dir, "run", "blobd.pid"), String(victim.pid));
+    order({ point: "pause.captured", kill: ["blobd"] });
+    await fault("pause.captured");
+    const [, signal] = await ended;
+    assert.equal(signal, "SIGKILL");
+  });
+
+  test("refuse a point that is none", async () => {
+    arm();
+    order({ point: "pause.nowhere" as FaultOrder["point"] });
+    await assert.rejects(async () => await fault("pause.captured"), /no fault point pause.nowhere/);
+  });
+});

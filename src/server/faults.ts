@@ -1,0 +1,161 @@
+import { appendFileSync, readFileSync, renameSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { armFaults, FAULT_POINTS, type FaultPoint } from "#lib/fault";
+import { isMissing } from "#lib/files";
+import type { Logger } from "#lib/log";
+import { commandLine, processIds, startTicks } from "#lib/proc";
+import { type Config, dataPaths } from "../config.ts";
+
+/** Names a folder of orders. Of the environment alone: neither a file, a flag nor the API can make a server kill. */
+export const FAULTS_VARIABLE = "AENV_FAULTS";
+
+/** Who can be killed: processes of ours, or the runtime's process of the machine that the operation works on. */
+export type Victim = "aenvd" | "blobd" | "edge" | "keeper" | "runtime";
+
+/** What is to happen at a point, once. */
+export interface FaultOrder {
+  readonly point: FaultPoint;
+  /** How many passes of the point go by before. */
+  readonly after?: number;
+  readonly kill?: readonly Victim[];
+  /** Kills so much later, while the operation goes on: in the middle of whatever it does by then. */
+  readonly delayMs?: number;
+  /** Thrown at the point, as the system call after it would. */
+  readonly error?: "ENOSPC";
+}
+
+/** An order that was carried out, but for the end of aenvd, which follows: a line of the folder's `fired`. */
+export interface FaultFired extends FaultOrder {
+  readonly machineId?: string;
+  /** How many processes were killed, aenvd included. */
+  readonly killed: number;
+}
+
+/** Files of the folder: orders still to come, in their order; those carried out; the points that were passed, a line each. */
+export const FAULT_FILES = { orders: "orders.json", fired: "fired", passed: "passed" } as const;
+
+/** The programs of runtimes whose end is a machine's. */
+const RUNTIMES = ["runsc-sandbox", "firecracker"];
+const FIND_MS = 2_000;
+
+/** Arms the faults that the environment asks for; says so loudly. Without the variable nothing is done. */
+export function armOrderedFaults(config: Pick<Config, "dataDir">, logger: Logger): void {
+  const dir = process.env[FAULTS_VARIABLE];
+  if (dir === undefined || dir === "") return;
+  requireOwn(dir);
+  logger.error(`FAULTS ARE ARMED by ${FAULTS_VARIABLE}: this server kills its own processes when told to`, {
+    path: dir,
+  });
+  const { run } = dataPaths(config.dataDir);
+  const orders = new Orders(dir);
+  armFaults(async (point, machineId) => {
+    const order = orders.take(point);
+    if (order === undefined) return;
+    logger.warn(`fault at ${point}: ${order.error ?? `kill ${order.kill?.join(", ")}`}`, {
+      ...(machineId !== undefined && { machineId }),
+    });
+    const carryOut = async (): Promise<void> => {
+      const isLast = order.kill?.includes("aenvd") === true;
+      const killed = (await killOthers(order.kill ?? [], { runDir: run, machineId })) + (isLast ? 1 : 0);
+      orders.note({ ...order, killed, ...(machineId !== undefined && { machineId }) });
+      if (isLast) process.kill(process.pid, "SIGKILL");
+    };
+    if (order.delayMs === undefined) await carryOut();
+    else setTimeout(() => void carryOut(), order.delayMs);
+    if (order.error !== undefined) {
+      throw Object.assign(new Error(`${order.error}: made by a fault at ${point}`), { code: order.error });
+    }
+  });
+}
+
+/** An order kills as root: it is taken from a folder only that nobody else can write to. */
+function requireOwn(dir: string): void {
+  const { uid, mode } = statSync(dir);
+  if (uid === process.getuid?.() && (mode & 0o022) === 0) return;
+  throw new Error(`${FAULTS_VARIABLE}: ${dir} can be written to by others; chown it to this user and chmod go-w it`);
+}
+
+class Orders {
+  readonly #dir: string;
+  /** How often each point was passed while it was the next order's. */
+  readonly #passes = new Map<FaultPoint, number>();
+  readonly #passed = new Set<FaultPoint>();
+
+  constructor(dir: string) {
+    this.#dir = dir;
+  }
+
+  /** The order that is due at this point now, which is carried out once: by this process or none. */
+  take(point: FaultPoint): FaultOrder | undefined {
+    if (!this.#passed.has(point)) {
+      this.#passed.add(point);
+      appendFileSync(join(this.#dir, FAULT_FILES.passed), `${point}\n`);
+    }
+    const [order, ...rest] = this.#read();
+    if (order?.point !== point) return undefined;
+    const passes = this.#passes.get(point) ?? 0;
+    this.#passes.set(point, passes + 1);
+    if (passes < (order.after ?? 0)) return undefined;
+    this.#passes.clear();
+    const orders = join(this.#dir, FAULT_FILES.orders);
+    writeFileSync(`${orders}.new`, JSON.stringify(rest));
+    renameSync(`${orders}.new`, orders);
+    return order;
+  }
+
+  note(fired: FaultFired): void {
+    appendFileSync(join(this.#dir, FAULT_FILES.fired), `${JSON.stringify(fired)}\n`);
+  }
+
+  #read(): readonly FaultOrder[] {
+    try {
+      return (JSON.parse(readFileSync(join(this.#dir, FAULT_FILES.orders), "utf8")) as FaultOrder[]).map(checked);
+    } catch (error) {
+      if (isMissing(error)) return [];
+      throw error;
+    }
+  }
+}
+
+function checked(order: FaultOrder): FaultOrder {
+  if (FAULT_POINTS.includes(order.point)) return order;
+  throw new Error(`there is no fault point ${order.point}`);
+}
+
+/** Returns, when they are gone, how many there were. This process is left, so that it can go last. */
+async function killOthers(
+  victims: readonly Victim[],
+  { runDir, machineId }: { readonly runDir: string; readonly machineId: string | undefined },
+): Promise<number> {
+  let killed = 0;
+  for (const victim of victims) {
+    if (victim === "aenvd") continue;
+    const pids =
+      victim === "runtime" ? await runtimeOf(machineId) : [Number(readFileSync(join(runDir, `${victim}.pid`), "utf8"))];
+    for (const pid of pids) if (await killNow(pid)) killed += 1;
+  }
+  return killed;
+}
+
+async function killNow(pid: number): Promise<boolean> {
+  const ticks = startTicks(pid);
+  if (ticks === undefined) return false;
+  process.kill(pid, "SIGKILL");
+  while (startTicks(pid) === ticks) await sleep(1);
+  return true;
+}
+
+/** Machines carry their id in the command line of their runtime. One that is being started may not be there yet. */
+async function runtimeOf(machineId: string | undefined): Promise<readonly number[]> {
+  const isIts = (pid: number): boolean => {
+    const [program = "", ...args] = commandLine(pid);
+    const isRuntime = RUNTIMES.some((name) => program.endsWith(name));
+    return isRuntime && machineId !== undefined && args.some((arg) => arg.includes(machineId));
+  };
+  for (const giveUpAtMs = performance.now() + FIND_MS; performance.now() < giveUpAtMs; await sleep(2)) {
+    const pids = processIds().filter(isIts);
+    if (pids.length > 0) return pids;
+  }
+  return [];
+}
