@@ -9,6 +9,7 @@ import { buildRoutes } from "./routes/builds.ts";
 import { lifecycleRoutes } from "./routes/lifecycle.ts";
 import { nameRoutes } from "./routes/names.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
+import { snapshotRoutes } from "./routes/snapshots.ts";
 import { systemRoutes } from "./routes/system.ts";
 import { teamRoutes } from "./routes/teams.ts";
 import { telemetryRoutes } from "./routes/telemetry.ts";
@@ -35,6 +36,7 @@ export function createApi(deps: ApiDeps): Api {
   telemetryRoutes(app, deps);
   sandboxRoutes(app, deps);
   lifecycleRoutes(app, deps);
+  snapshotRoutes(app, deps);
   nameRoutes(app, deps);
   templateRoutes(app, deps);
   buildRoutes(app, deps);

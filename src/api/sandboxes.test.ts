@@ -79,7 +79,6 @@ for (const [field, value] of [
   ["network.httpsPorts", { network: { httpsPorts: [443] } }],
   ["volumeMounts", { volumeMounts: [{ name: "a", path: "/a" }] }],
   ["iam.tokens", { iam: { tokens: { a: { audience: "b", tokenType: "JWT-SVID" } } } }],
-  ["autoPauseMemory", { autoPause: true, autoPauseMemory: false }],
 ] as const) {
   test(`create refuses ${field}, which is not built, and makes nothing`, async () => {
     for (const path of ["/sandboxes", "/v2/sandboxes"]) {
@@ -172,6 +171,7 @@ test("get shows running and paused ones; the token only while it runs", async ()
     diskSizeMB: 10_240,
     metadata: { a: "b" },
     volumeMounts: [],
+    lineage: { snapshot: api.node.get(id)?.snapshotId },
     envdAccessToken: api.node.get(id)?.accessToken,
     domain: null,
     allowInternetAccess: false,
@@ -184,6 +184,7 @@ test("get shows running and paused ones; the token only while it runs", async ()
     ["paused", "paused"],
     ["resuming", "paused"],
     ["forking", "running"],
+    ["snapshotting", "running"],
   ] as const) {
     api.node.setState(id, state);
     assert.equal((await api.call("GET", `/sandboxes/${id}`)).body.state, shown, state);
@@ -258,13 +259,46 @@ test("pause, resume and connect answer what clients decide by", async () => {
   assert.equal(api.node.get(id)?.endAtMs, api.node.nowMs + 20_000);
 });
 
-test("what would lose memory is refused and nothing happens", async () => {
+test("with memory: false a pause keeps the files alone, and whatever wakes it may boot it", async () => {
   const id = await api.create();
-  for (const path of [`/sandboxes/${id}/pause`, `/sandboxes/${id}/connect`, `/v2/sandboxes/${id}/connect`]) {
-    const { status, body } = await api.call("POST", path, { memory: false, timeout: 5 });
-    assert.deepEqual([status, body.message], [400, "memory: false is not supported yet"]);
+  const post = (path: string, body: unknown) => api.call("POST", path, body);
+  assert.equal((await post(`/sandboxes/${id}/pause`, { memory: "no" })).status, 400);
+  for (const path of [`/sandboxes/${id}/resume`, `/sandboxes/${id}/connect`, `/v2/sandboxes/${id}/connect`]) {
+    for (const memory of [false, true, null]) {
+      assert.equal((await post(`/sandboxes/${id}/pause`, { memory })).status, 204);
+      assert.equal((await api.call("GET", `/sandboxes/${id}`)).body.state, "paused");
+      assert.equal((await post(path, { memory, timeout: 5 })).status, 201);
+    }
   }
-  assert.equal(api.node.get(id)?.state, "running");
+  assert.deepEqual(api.node.captures, [
+    "disk",
+    "memory",
+    "memory",
+    "disk",
+    "memory",
+    "memory",
+    "disk",
+    "memory",
+    "memory",
+  ]);
+  assert.deepEqual(api.node.reboots, [true, false, false, true, false, false, true, false, false]);
+});
+
+test("autoPauseMemory: false needs autoPause, excludes autoResume, and is kept", async () => {
+  const create = (more: object) =>
+    api.call("POST", "/sandboxes", { templateID: "base", autoPauseMemory: false, ...more });
+  const alone = await create({});
+  assert.deepEqual(
+    [alone.status, alone.body.message],
+    [400, "autoPauseMemory=false only applies when autoPause is true."],
+  );
+  const resumed = await create({ autoPause: true, autoResume: { enabled: true } });
+  assert.equal(resumed.status, 400);
+  assert.match(resumed.body.message, /^autoPauseMemory=false .* cannot be combined with autoResume/);
+  assert.equal(api.node.sandboxes.size, 0);
+  const made = await create({ autoPause: true, autoResume: { enabled: false } });
+  assert.equal(api.node.get(made.body.sandboxID)?.spec.timeoutCapture, "disk");
+  assert.equal(api.node.get(await api.create({ autoPause: true }))?.spec.timeoutCapture, undefined);
 });
 
 test("fork: one result for each copy, failures in place", async () => {

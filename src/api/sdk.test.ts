@@ -93,3 +93,32 @@ test("the SDK builds a template from an image and tags it", async () => {
     /steps is not supported yet/,
   );
 });
+
+test("the SDK captures a sandbox, lists, pages, creates from and deletes snapshots", async () => {
+  const sandbox = await Sandbox.create("base", { envs: { A: "1" } });
+  const { sandboxId } = sandbox;
+  const made = [];
+  for (const name of ["snap", "snap:v2", undefined]) {
+    api.node.nowMs += 1;
+    made.push(await sandbox.createSnapshot(name === undefined ? {} : { name }));
+  }
+  const [first, second, unnamed] = made;
+  assert.deepEqual(first, { snapshotId: "default/snap:default", names: ["default/snap"] });
+  assert.deepEqual(second, { snapshotId: "default/snap:v2", names: ["default/snap"] });
+  assert.deepEqual(unnamed?.names, []);
+  const pages = [];
+  const paginator = Sandbox.listSnapshots({ sandboxId, limit: 1 });
+  while (paginator.hasNext) pages.push(await paginator.nextItems());
+  assert.deepEqual(pages, [[unnamed], [second]]);
+  assert.deepEqual(await sandbox.listSnapshots({ name: "default/snap:default" }).nextItems(), [first]);
+
+  const child = await Sandbox.create(first?.snapshotId ?? "");
+  await assert.rejects(Sandbox.deleteSnapshot(first?.snapshotId ?? ""), /is used by 1 sandboxes/);
+  await child.kill();
+  for (const { snapshotId } of made) {
+    assert.equal(await Sandbox.deleteSnapshot(snapshotId), true);
+    assert.equal(await Sandbox.deleteSnapshot(snapshotId), false);
+  }
+  await sandbox.kill();
+  await assert.rejects(Sandbox.createSnapshot(sandboxId), SandboxNotFoundError);
+});

@@ -159,6 +159,7 @@ test("templates are listed, paged, shown with builds, and found by alias", async
     createdBy: null,
     envdVersion: "0.5.2",
     buildStatus: "ready",
+    lineage: { snapshot: [...api.node.snapshots.keys()][0] },
   });
   const first = await api.call("GET", "/v2/templates?limit=1");
   const token = first.headers.get("x-next-token");
@@ -169,8 +170,8 @@ test("templates are listed, paged, shown with builds, and found by alias", async
   const { body: shown } = await api.call("GET", "/templates/default%2Fone%3Adefault");
   assert.equal(shown.templateID, templateID);
   assert.deepEqual(
-    shown.builds.map(({ buildID: id, status }: { buildID: string; status: string }) => [id, status]),
-    [[buildID, "ready"]],
+    shown.builds.map((build: Record<string, unknown>) => [build.buildID, build.status, build.tags]),
+    [[buildID, "ready", ["default"]]],
   );
   const alias = async (name: string) => (await api.call("GET", `/templates/aliases/${name}`)).status;
   assert.deepEqual((await api.call("GET", "/templates/aliases/one")).body, { templateID, public: false });

@@ -14,6 +14,8 @@ const SOURCE: ImageSource = { kind: "registry", reference: "debian:12" };
 class FullCatalog extends MemoryCatalog {
   /** Writes of logs that fail when their last entry says this. */
   unwritable: RegExp | undefined;
+  /** Writes of builds and templates, with whether they were on stable storage when they returned. */
+  readonly written: string[] = [];
 
   override async put<T>(
     kind: RecordKind<T>,
@@ -23,7 +25,13 @@ class FullCatalog extends MemoryCatalog {
   ): Promise<number | undefined> {
     const last = kind.name === "build-log" ? (value as BuildLogEntry[]).at(-1)?.message : undefined;
     if (last !== undefined && this.unwritable?.test(last)) throw new Error(`no space left for '${last}'`);
-    return await super.put(kind, key, value, options);
+    const revision = await super.put(kind, key, value, options);
+    const { status = "tags", snapshot } = value as { status?: string; snapshot?: unknown };
+    if (kind.name === "build" || kind.name === "template") {
+      const what = snapshot === undefined ? status : `${status} with its snapshot`;
+      this.written.push(`${kind.name}: ${what}${options?.durable === true ? ", durably" : ""}`);
+    }
+    return revision;
   }
 }
 
@@ -95,6 +103,21 @@ test("a build goes from waiting over building to ready and is published under it
   await builder.close();
   assert.equal(node.held.size, 0);
   assert.equal(published, 1);
+});
+
+test("a template is on stable storage before anybody is told: its snapshot, then the tags, then that it is ready", async () => {
+  const ticket = await request("base");
+  const capture = node.holdNext("makeSnapshot");
+  await start(ticket);
+  await capture.entered;
+  catalog.written.length = 0;
+  capture.open();
+  await ended(ticket);
+  assert.deepEqual(catalog.written, [
+    "build: building with its snapshot, durably",
+    "template: tags, durably",
+    "build: ready with its snapshot, durably",
+  ]);
 });
 
 test("what is started is asked of the node and logged in E2B's words; output has a limit, what comes after it has not", async () => {

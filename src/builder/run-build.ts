@@ -1,5 +1,6 @@
 import type { BuildRecord, Templates } from "#catalog";
 import { AenvError, type BuildLogEntry, errorKind, type Image, MIB, type Node, type Snapshot } from "#domain";
+import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import type { BuildPlan, BuildProgress } from "./builder.ts";
 import type { BuildLog } from "./log.ts";
@@ -48,6 +49,7 @@ export async function runBuild(deps: RunDeps, run: BuildRun, signal: AbortSignal
   }
   // From here on sandboxes start from it: what fails now no longer takes the snapshot away.
   if (published === undefined) return "gone";
+  await fault("build.published");
   await addLastWord(deps, run, "info", `Build finished, tagged ${published.tags.join(", ")}`, "finalize");
   await deps.templates.updateBuild(published, (build) => ({ ...build, status: "ready", finishedAtMs: deps.nowMs() }));
   return "ready";
@@ -114,6 +116,7 @@ async function publish(deps: RunDeps, run: BuildRun, snapshot: Snapshot): Promis
   const { templates } = deps;
   run.progress = { ...run.progress, phase: "publishing" };
   const captured = await templates.updateBuild(run.build, (build) => ({ ...build, snapshot }));
+  await fault("build.captured");
   if (captured !== undefined && (await templates.publish(captured))) return captured;
   await deps.node.deleteSnapshot(snapshot.id);
   await templates.removeBuild(run.build);

@@ -120,3 +120,17 @@ test("spawns are counted when many happen at once", async () => {
   assert.equal(template?.spawnCount, 50);
   assert.equal(template?.lastSpawnedAtMs, nowMs);
 });
+
+test("names of templates and of snapshots are apart; what a crash leaves of a snapshot goes", async () => {
+  await readyBuild("base", "default");
+  await assert.rejects(templates.claim("base", "snapshot"), { kind: "conflict" });
+  const { id } = await templates.claim("mine", "snapshot");
+  await assert.rejects(templates.claim("mine"), { kind: "conflict" });
+  await templates.addUnnamedSnapshot();
+  await templates.removeOrphans();
+  assert.deepEqual(
+    (await templates.list()).map(({ names }) => names),
+    [["base"]],
+  );
+  assert.notEqual((await templates.claim("mine", "snapshot")).id, id);
+});

@@ -6,6 +6,7 @@ import {
   newTemplateId,
   type Snapshot,
   type Template,
+  type TemplateKind,
 } from "#domain";
 import { KeyedMutex } from "#lib/mutex";
 import { type Catalog, recordKind, updateRecord } from "./catalog.ts";
@@ -72,22 +73,31 @@ export class Templates {
     return records.map(({ value }) => value).sort((a, b) => b.createdAtMs - a.createdAtMs || (a.id < b.id ? 1 : -1));
   }
 
-  /** The template that has this name, made if there is none. */
-  async claim(name: string): Promise<Template> {
+  /** The template of this kind that has this name, made if there is none. Errors: invalid (it is an id), conflict (a template
+   *  of another kind has it). */
+  async claim(name: string, kind?: TemplateKind): Promise<Template> {
     for (;;) {
       const claimed = await this.#catalog.get(NAME, name);
       const existing = claimed && (await this.#get(claimed.value.templateId));
+      if (existing !== undefined && existing.kind !== kind) throw wrongKind(name, existing);
       if (existing !== undefined) return existing;
       if ((await this.#get(name)) !== undefined) {
         throw new AenvError("invalid", `name: '${name}' is the id of a template`, { field: "name" });
       }
-      const template = newTemplate(name, this.#nowMs());
+      const template = newTemplate([name], kind, this.#nowMs());
       await this.#catalog.put(TEMPLATE, template.id, template);
       const options = { ifRevision: claimed?.revision ?? 0, durable: true };
       const won = await this.#catalog.put(NAME, name, { templateId: template.id }, options);
       if (won !== undefined) return template;
       await this.#catalog.delete(TEMPLATE, template.id);
     }
+  }
+
+  /** A template for one captured sandbox that nobody has given a name. */
+  async addUnnamedSnapshot(): Promise<Template> {
+    const template = newTemplate([], "snapshot", this.#nowMs());
+    await this.#catalog.put(TEMPLATE, template.id, template);
+    return template;
   }
 
   async build(templateId: string, buildId: string): Promise<BuildRecord | undefined> {
@@ -161,10 +171,19 @@ export class Templates {
       (await this.#update(template.id, (current) => {
         const missing = tags.find((tag) => taggedBuild(current, tag) === undefined);
         if (missing !== undefined) throw tagNotFound(missing, name);
-        const kept = Object.entries(current.tags).filter(([tag]) => !tags.includes(tag));
-        return { ...current, tags: Object.fromEntries(kept), updatedAtMs: this.#nowMs() };
+        return this.#untag(current, tags);
       }));
     if (changed === undefined) throw templateNotFound(nameText);
+  }
+
+  /** Takes a tag, `default` too, from a snapshot. False: it is not there, or is the last one. */
+  async removeSnapshotTag(templateId: string, tag: string): Promise<boolean> {
+    let removed = false;
+    await this.#update(templateId, (current) => {
+      removed = taggedBuild(current, tag) !== undefined && Object.keys(current.tags).length > 1;
+      return removed ? this.#untag(current, [tag]) : current;
+    });
+    return removed;
   }
 
   async countSpawn(templateId: string): Promise<void> {
@@ -180,6 +199,12 @@ export class Templates {
     );
     for (const name of template.names) await this.#releaseName(name, template.id);
     return removed;
+  }
+
+  /** Removes a snapshot's template to which nothing has been captured. */
+  async removeIfHollow(templateId: string): Promise<void> {
+    const template = await this.#get(templateId);
+    if (template !== undefined && isHollow(template)) await this.remove(template);
   }
 
   /** Builds that no tag points to, of one template or all. */
@@ -199,7 +224,7 @@ export class Templates {
     for (const template of await this.list()) {
       const owners = await Promise.all(template.names.map((name) => this.#catalog.get(NAME, name)));
       const named = owners.some((owner) => owner?.value.templateId === template.id);
-      if (!named && Object.keys(template.tags).length === 0) await this.remove(template);
+      if (isHollow(template) || (!named && Object.keys(template.tags).length === 0)) await this.remove(template);
     }
   }
 
@@ -213,6 +238,18 @@ export class Templates {
     );
   }
 
+  /** Errors: invalid, where nothing of a snapshot would be left. */
+  #untag(template: Template, tags: readonly string[]): Template {
+    const kept = Object.entries(template.tags).filter(([tag]) => !tags.includes(tag));
+    if (template.kind === "snapshot" && kept.length === 0) {
+      throw new AenvError("invalid", "tags: the last tag of a snapshot cannot be removed", {
+        field: "tags",
+        hint: `delete the snapshot: DELETE /templates/${template.id}`,
+      });
+    }
+    return { ...template, tags: Object.fromEntries(kept), updatedAtMs: this.#nowMs() };
+  }
+
   #retag(template: Template, pointers: Readonly<Record<string, string>>): Template {
     return { ...template, tags: { ...template.tags, ...pointers }, updatedAtMs: this.#nowMs() };
   }
@@ -224,10 +261,16 @@ export class Templates {
   }
 }
 
-function newTemplate(name: string, nowMs: number): Template {
+function newTemplate(names: readonly string[], kind: TemplateKind | undefined, nowMs: number): Template {
   const counts = { spawnCount: 0, buildCount: 0 };
   const times = { createdAtMs: nowMs, updatedAtMs: nowMs };
-  return { id: newTemplateId(), names: [name], tags: {}, public: false, ...counts, ...times };
+  const ofKind = kind === undefined ? {} : { kind };
+  return { id: newTemplateId(), ...ofKind, names, tags: {}, public: false, ...counts, ...times };
+}
+
+/** A snapshot's template is made after the capture: without a tag it stands for nothing, and for nothing to come. */
+function isHollow({ kind, tags }: Template): boolean {
+  return kind === "snapshot" && Object.keys(tags).length === 0;
 }
 
 /** The build a tag points to. Tags are the users' words: `constructor` is one. */
@@ -237,6 +280,15 @@ export function taggedBuild(template: Template, tag: string): string | undefined
 
 function buildKey(build: Pick<Build, "id" | "templateId">): string {
   return `${build.templateId}/${build.id}`;
+}
+
+/** A name is that of a template or of a snapshot, never of both. */
+export function wrongKind(name: string, { kind }: Template): AenvError {
+  const what = kind === "snapshot" ? "a snapshot, which no build replaces" : "a template, which no snapshot replaces";
+  return new AenvError("conflict", `name: '${name}' is the name of ${what}`, {
+    field: "name",
+    hint: "take another name, or delete it first",
+  });
 }
 
 export function templateNotFound(text: string): AenvError {

@@ -1,110 +1,23 @@
-import type { ErrorKind } from "#domain";
 import { ApiError, CliError, EXIT } from "./errors.ts";
 import { type HttpClient, readBody } from "./http.ts";
+import type {
+  BuildInfo,
+  BuildRef,
+  CreateSandbox,
+  ForkOutcome,
+  ListedSandbox,
+  ListFilter,
+  LogEntry,
+  Metric,
+  RegistryLogin,
+  SandboxDetail,
+  SandboxHandle,
+  SnapshotInfo,
+  Template,
+  TemplateDetail,
+} from "./objects.ts";
 
-/** The fields of the API's objects that the CLI reads. They are printed by `--json` as they came, with all the others. */
-export interface SandboxHandle {
-  readonly sandboxID: string;
-  readonly templateID: string;
-  readonly envdAccessToken?: string | null;
-}
-
-export interface ListedSandbox {
-  readonly sandboxID: string;
-  readonly templateID: string;
-  readonly alias?: string;
-  readonly state: "running" | "paused";
-  readonly cpuCount: number;
-  readonly memoryMB: number;
-  readonly diskSizeMB: number;
-  readonly startedAt: string;
-  readonly endAt: string;
-}
-
-export interface SandboxDetail extends ListedSandbox {
-  readonly envdAccessToken?: string | null;
-  /** Said to who has asked the server under its domain. */
-  readonly domain?: string | null;
-  readonly network?: { readonly allowPublicTraffic?: boolean };
-}
-
-export interface LogEntry {
-  readonly timestamp: string;
-  readonly level: string;
-  readonly message: string;
-  readonly fields?: Readonly<Record<string, string>>;
-}
-
-/** Sizes in bytes; `cpuUsedPct` of all processors together. */
-export interface Metric {
-  readonly timestamp: string;
-  readonly cpuUsedPct: number;
-  readonly memUsed: number;
-  readonly memTotal: number;
-  readonly memCache: number;
-  readonly diskUsed: number;
-  readonly diskTotal: number;
-}
-
-export interface Template {
-  readonly templateID: string;
-  readonly names?: readonly string[];
-  readonly aliases?: readonly string[];
-  readonly cpuCount: number;
-  readonly memoryMB: number;
-  readonly diskSizeMB: number;
-  readonly createdAt: string;
-  readonly buildStatus?: string;
-}
-
-export interface TemplateDetail extends Pick<Template, "templateID"> {
-  /** Newest first; the newest hundred or so. */
-  readonly builds: readonly { readonly buildID: string; readonly status: BuildInfo["status"] }[];
-}
-
-/** For a registry that wants some. */
-export interface RegistryLogin {
-  readonly username: string;
-  readonly password: string;
-}
-
-export interface BuildRef {
-  readonly templateID: string;
-  readonly buildID: string;
-}
-
-export interface BuildInfo {
-  readonly status: "waiting" | "building" | "ready" | "error";
-  readonly logEntries: readonly { readonly timestamp: string; readonly level: string; readonly message: string }[];
-  readonly reason?: { readonly message: string; readonly kind?: ErrorKind };
-  readonly progress?: BuildProgress;
-}
-
-/** Beside what E2B's clients know: how far the image has come. Totals are 0 while unknown. */
-export interface BuildProgress {
-  readonly phase: string;
-  readonly doneBytes: number;
-  readonly totalBytes: number;
-  readonly layersDone: number;
-  readonly layersTotal: number;
-}
-
-export type ForkOutcome =
-  | { readonly sandbox: SandboxHandle; readonly error?: undefined }
-  | { readonly sandbox?: undefined; readonly error: { readonly code: number; readonly message: string } };
-
-export interface CreateSandbox {
-  readonly templateID: string;
-  /** Seconds. */
-  readonly timeout: number;
-  readonly envVars?: Readonly<Record<string, string>>;
-  readonly metadata?: Readonly<Record<string, string>>;
-}
-
-export interface ListFilter {
-  readonly states?: readonly string[];
-  readonly metadata?: Readonly<Record<string, string>>;
-}
+export type * from "./objects.ts";
 
 /** A create or a resume may have to fetch a lot first; the server decides when to give up, this only ends a dead one. */
 const ANSWER_TIMEOUT_MS = 300_000;
@@ -129,17 +42,10 @@ export class ApiClient {
 
   /** All of them, page by page. */
   async listSandboxes(filter: ListFilter = {}): Promise<ListedSandbox[]> {
-    const query = ["limit=100"];
+    const query: string[] = [];
     if (filter.states?.length) query.push(`state=${filter.states.map(encodeURIComponent).join(",")}`);
     if (filter.metadata) query.push(`metadata=${encodeURIComponent(encodeMetadata(filter.metadata))}`);
-    const found: ListedSandbox[] = [];
-    for (let token: string | undefined = ""; token !== undefined; ) {
-      const next: string = token === "" ? "" : `&nextToken=${encodeURIComponent(token)}`;
-      const page = await this.#call("GET", `/v2/sandboxes?${query.join("&")}${next}`);
-      found.push(...(page.body as ListedSandbox[]));
-      token = page.nextToken;
-    }
-    return found;
+    return await this.#pages<ListedSandbox>("/v2/sandboxes", query);
   }
 
   async createSandbox(request: CreateSandbox, signal?: AbortSignal): Promise<SandboxHandle> {
@@ -204,6 +110,17 @@ export class ApiClient {
     return (await this.#call("POST", `/sandboxes/${segment(id)}/fork`, body)).body as ForkOutcome[];
   }
 
+  async createSnapshot(id: string, name?: string): Promise<SnapshotInfo> {
+    const body = name === undefined ? {} : { name };
+    return (await this.#call("POST", `/sandboxes/${segment(id)}/snapshots`, body)).body as SnapshotInfo;
+  }
+
+  /** One for each name or id, newest first. */
+  async listSnapshots(filter: { readonly sandboxID?: string; readonly name?: string } = {}): Promise<SnapshotInfo[]> {
+    const query = Object.entries(filter).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
+    return await this.#pages<SnapshotInfo>("/snapshots", query);
+  }
+
   async createTemplate(request: { name: string; cpuCount?: number; memoryMB?: number }): Promise<BuildRef> {
     return (await this.#call("POST", "/v3/templates", request)).body as BuildRef;
   }
@@ -230,6 +147,18 @@ export class ApiClient {
 
   async deleteTemplate(id: string): Promise<void> {
     await this.#call("DELETE", `/templates/${segment(id)}`);
+  }
+
+  /** A whole list, page by page. */
+  async #pages<T>(path: string, query: readonly string[]): Promise<T[]> {
+    const found: T[] = [];
+    for (let token: string | undefined = ""; token !== undefined; ) {
+      const next: string[] = token === "" ? [] : [`nextToken=${encodeURIComponent(token)}`];
+      const page = await this.#call("GET", `${path}?${["limit=100", ...query, ...next].join("&")}`);
+      found.push(...(page.body as T[]));
+      token = page.nextToken;
+    }
+    return found;
   }
 
   async #call(

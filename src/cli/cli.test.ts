@@ -40,6 +40,8 @@ describe("command line", () => {
       "resume",
       "timeout",
       "fork",
+      "snapshot",
+      "tree",
       "run",
       "ps",
       "attach",
@@ -49,9 +51,10 @@ describe("command line", () => {
       "logs",
       "metrics",
     ];
-    for (const word of [...words, "delete", "rm", "template"]) {
+    for (const word of [...words, "delete", "rm", "template", "snapshots"]) {
       assert.match(root.stdout, new RegExp(`\\b${word}\\b`));
-      const help = await aenv(word === "template" ? ["template", "ls", "--help"] : [word, "--help"], new TestIo());
+      const isGroup = word === "template" || word === "snapshots";
+      const help = await aenv(isGroup ? [word, "ls", "--help"] : [word, "--help"], new TestIo());
       assert.equal(help.code, 0, word);
       assert.match(help.stdout, /Examples:\n {2}\S+/, word);
     }

@@ -158,6 +158,7 @@ Examples:
   aenv run base -- nproc        the same in a sandbox of its own, which ends with it
   aenv cp src ID:/srv/app       copy a folder into it
   aenv fork ID --count 3        three copies of it, as it is now
+  aenv snapshot ID --name done  this moment of it under a name: aenv start done
 
 \`aenv <command> --help\` says more about each.`;
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { MemoryCatalog, Templates } from "#catalog";
-import { type Build, DEFAULT_RESOURCES, newBuildId } from "#domain";
+import { AenvError, type Build, DEFAULT_RESOURCES, newBuildId } from "#domain";
 import { silentLogger } from "#lib/log";
 import type { CreateRequest } from "./cluster.ts";
 import { SingleNodeCluster } from "./single.ts";
@@ -127,4 +127,36 @@ test("with a tag written, a template is only deleted when it has no other", asyn
   await cluster.removeTags("base", ["v1"]);
   await cluster.deleteTemplate("default/base:default");
   assert.deepEqual(await cluster.listTemplates(), []);
+});
+
+test("a snapshot that cannot be recorded, at whatever record, leaves nothing", async () => {
+  await publish("base", "default");
+  const { id } = await cluster.create(REQUEST);
+  const before = [...node.snapshots.keys()];
+  for (const step of ["claim", "addBuild", "publish"] as const) {
+    const real = templates[step];
+    Object.assign(templates, { [step]: () => Promise.reject(new AenvError("exhausted", "no space")) });
+    await assert.rejects(cluster.createSnapshot(id, "mine"), { kind: "exhausted" });
+    Object.assign(templates, { [step]: real });
+    assert.deepEqual([...node.snapshots.keys()], before, step);
+    assert.equal(await templates.find("mine"), undefined, step);
+  }
+  assert.equal((await cluster.createSnapshot(id, "mine")).template.names[0], "mine");
+});
+
+test("a snapshot is not collected between its record and its tag", async () => {
+  await publish("base", "default");
+  const { id } = await cluster.create(REQUEST);
+  const { publish: real } = templates;
+  templates.publish = async (build) => {
+    await cluster.collect();
+    return real.call(templates, build);
+  };
+  const { snapshot } = await cluster.createSnapshot(id);
+  assert.equal(node.snapshots.has(snapshot.id), true);
+  assert.equal(
+    (await cluster.create({ ...REQUEST, template: (await cluster.listSnapshots({}))[0]?.template.id ?? "" }))
+      .snapshotId,
+    snapshot.id,
+  );
 });

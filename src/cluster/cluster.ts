@@ -3,12 +3,15 @@ import type {
   ForkResult,
   LogEntry,
   LogQuery,
+  MachineCapture,
   Metric,
   MetricQuery,
   NetworkPolicy,
   NodeStats,
+  ResumeOptions,
   Sandbox,
   SandboxId,
+  Snapshot,
   Template,
   TimeoutAction,
   TrafficPolicy,
@@ -24,6 +27,7 @@ export interface CreateRequest {
   readonly traffic: TrafficPolicy;
   readonly timeoutMs: number;
   readonly onTimeout: TimeoutAction;
+  readonly timeoutCapture?: MachineCapture;
   readonly autoResume: boolean;
   readonly secure: boolean;
 }
@@ -42,24 +46,32 @@ export interface Cluster {
   list(): Promise<Sandbox[]>;
 
   kill(id: SandboxId): Promise<void>;
-  pause(id: SandboxId): Promise<void>;
-  connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }>;
-  resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox>;
+  pause(id: SandboxId, capture?: MachineCapture): Promise<void>;
+  connect(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<{ sandbox: Sandbox; resumed: boolean }>;
+  resume(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<Sandbox>;
   setTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
   extendTimeout(id: SandboxId, timeoutMs: number): Promise<void>;
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
+
+  /** Captures a running sandbox, which goes on, as what sandboxes are created from. `name` (`[team/]name[:tag]`): there, in
+   *  the place of what the tag stood for; absent: under an id of its own. Errors: invalid (`name`), not-found, conflict
+   *  (paused, captured already, a template's name), unavailable. Nothing is left behind on error. */
+  createSnapshot(id: SandboxId, name?: string): Promise<SnapshotView>;
+  /** In no order, one for each name or id: the newest that the filter lets through. Errors: invalid (`name`). */
+  listSnapshots(filter: SnapshotFilter): Promise<SnapshotView[]>;
 
   metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]>;
   latestMetrics(ids: readonly SandboxId[]): Promise<Map<SandboxId, Metric>>;
   logs(id: SandboxId, query: LogQuery): Promise<LogEntry[]>;
 
-  /** Newest first. */
+  /** Newest first, without snapshots. */
   listTemplates(): Promise<TemplateView[]>;
   /** By `[team/]name[:tag]` or id. Errors: invalid, not-found (also for a written tag that is not there). */
   template(reference: string): Promise<TemplateView>;
   /** As `template`, without its builds. */
   lookUp(reference: string): Promise<Template>;
-  /** Errors: not-found, invalid (sandboxes, running or paused, use it; or a tag is written and there are others). */
+  /** A snapshot too; of one with other tags only the tag that is written. Errors: not-found, invalid (sandboxes, running or
+   *  paused, use it; or a tag of a template is written and there are others). */
   deleteTemplate(reference: string): Promise<Template>;
   /** Returns the id of the build they now point to. Errors: invalid, not-found. */
   assignTags(target: string, tags: readonly string[]): Promise<string>;
@@ -69,6 +81,22 @@ export interface Cluster {
   /** Removes snapshots nothing can start from any more and no sandbox was started from. Repeatable. */
   collect(): Promise<void>;
   stats(): Promise<NodeStats>;
+}
+
+/** A captured sandbox and what it is called. */
+export interface SnapshotView {
+  readonly template: Template;
+  readonly build: Build;
+  readonly snapshot: Snapshot;
+  /** That point to it, at least one; the one it is shown by first. */
+  readonly tags: readonly string[];
+}
+
+export interface SnapshotFilter {
+  /** Captured from this one. */
+  readonly sandboxId?: SandboxId;
+  /** `[team/]name[:tag]` or a template's id; without a tag, any. */
+  readonly name?: string;
 }
 
 export interface TemplateView {

@@ -12,10 +12,12 @@ import {
   type ForkResult,
   type LogEntry,
   type LogQuery,
+  type MachineCapture,
   type Metric,
   type MetricQuery,
   type Node,
   type NodeStats,
+  type ResumeOptions,
   type Sandbox,
   type SandboxId,
   type SandboxSpec,
@@ -23,7 +25,9 @@ import {
   type Template,
 } from "#domain";
 import type { Logger } from "#lib/log";
-import type { Cluster, CreateRequest, TemplateView } from "./cluster.ts";
+import type { Cluster, CreateRequest, SnapshotFilter, SnapshotView, TemplateView } from "./cluster.ts";
+import { Holds } from "./holds.ts";
+import { NamedSnapshots } from "./named-snapshots.ts";
 
 /** Records of finished builds kept for each template, newest first; older ones and their logs go. */
 const BUILDS_KEPT = 50;
@@ -33,13 +37,16 @@ export class SingleNodeCluster implements Cluster {
   readonly #node: Node;
   readonly #templates: Templates;
   readonly #logger: Logger;
-  /** Creates under way, by what they start from: what they use is neither deleted nor collected. */
-  readonly #starting = new Map<string, number>();
+  /** Templates and snapshots that creates under way start from, and snapshots being published: neither deleted nor
+   *  collected. */
+  readonly #holds = new Holds();
+  readonly #snapshots: NamedSnapshots;
 
   constructor(deps: { readonly node: Node; readonly templates: Templates; readonly logger: Logger }) {
     this.#node = deps.node;
     this.#templates = deps.templates;
     this.#logger = deps.logger;
+    this.#snapshots = new NamedSnapshots({ ...deps, holds: this.#holds });
   }
 
   async create(request: CreateRequest): Promise<Sandbox> {
@@ -66,14 +73,14 @@ export class SingleNodeCluster implements Cluster {
   kill(id: SandboxId): Promise<void> {
     return this.#node.kill(id);
   }
-  pause(id: SandboxId): Promise<void> {
-    return this.#node.pause(id);
+  pause(id: SandboxId, capture?: MachineCapture): Promise<void> {
+    return this.#node.pause(id, capture);
   }
-  connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }> {
-    return this.#node.connect(id, timeoutMs);
+  connect(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<{ sandbox: Sandbox; resumed: boolean }> {
+    return this.#node.connect(id, timeoutMs, options);
   }
-  resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox> {
-    return this.#node.resume(id, timeoutMs);
+  resume(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<Sandbox> {
+    return this.#node.resume(id, timeoutMs, options);
   }
   setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
     return this.#node.setTimeout(id, timeoutMs);
@@ -83,6 +90,19 @@ export class SingleNodeCluster implements Cluster {
   }
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]> {
     return this.#node.fork(id, count, timeoutMs);
+  }
+
+  async createSnapshot(id: SandboxId, name?: string): Promise<SnapshotView> {
+    const made = await this.#snapshots.create(id, name);
+    // Without a name nothing was replaced.
+    if (name !== undefined) {
+      await this.collect().catch((error: unknown) => this.#logger.warn("replaced snapshots stay for now", { error }));
+    }
+    return made;
+  }
+
+  listSnapshots(filter: SnapshotFilter): Promise<SnapshotView[]> {
+    return this.#snapshots.list(filter);
   }
 
   metrics(id: SandboxId, query: MetricQuery): Promise<Metric[]> {
@@ -98,7 +118,9 @@ export class SingleNodeCluster implements Cluster {
   async listTemplates(): Promise<TemplateView[]> {
     const [templates, builds] = await Promise.all([this.#templates.list(), this.#templates.builds()]);
     const byTemplate = Map.groupBy(builds, ({ templateId }) => templateId);
-    return templates.map((template) => ({ template, builds: byTemplate.get(template.id) ?? [] }));
+    return templates
+      .filter(({ kind }) => kind !== "snapshot")
+      .map((template) => ({ template, builds: byTemplate.get(template.id) ?? [] }));
   }
 
   async template(reference: string): Promise<TemplateView> {
@@ -116,22 +138,15 @@ export class SingleNodeCluster implements Cluster {
 
   async deleteTemplate(reference: string): Promise<Template> {
     const template = await this.lookUp(reference);
-    if (parseReference(reference, "template").tag !== undefined && Object.keys(template.tags).length > 1) {
+    const { tag } = parseReference(reference, "template");
+    if (tag !== undefined && Object.keys(template.tags).length > 1) {
+      if (template.kind === "snapshot") return await this.#deleteTag(template, tag, reference);
       throw new AenvError("invalid", `template '${reference}' has other tags too`, {
         hint: "delete it by its name alone, or remove the tag with DELETE /templates/tags",
       });
     }
     const users = this.#node.list().filter(({ spec }) => spec.templateId === template.id).length;
-    const starting = this.#starting.get(template.id) ?? 0;
-    if (users + starting > 0) {
-      throw new AenvError(
-        "invalid",
-        `template '${reference}' is used by ${users + starting} sandboxes, paused ones included`,
-        {
-          hint: "end them first",
-        },
-      );
-    }
+    requireUnused(reference, users + this.#holds.count(template.id));
     if (!(await this.#templates.remove(template))) throw templateNotFound(reference);
     await this.collect();
     return template;
@@ -165,13 +180,28 @@ export class SingleNodeCluster implements Cluster {
     return this.#node.stats();
   }
 
+  /** Takes one of several tags from a snapshot, and so what only that tag stands for. */
+  async #deleteTag(template: Template, tag: string, reference: string): Promise<Template> {
+    const buildId = taggedBuild(template, tag) ?? "";
+    const isLast = Object.values(template.tags).filter((id) => id === buildId).length === 1;
+    const snapshotId = (await this.#templates.build(template.id, buildId))?.snapshot?.id;
+    if (isLast && snapshotId !== undefined) requireUnused(reference, this.#users(snapshotId));
+    if (!(await this.#templates.removeSnapshotTag(template.id, tag))) throw tagNotFound(tag, reference);
+    await this.collect();
+    return template;
+  }
+
+  /** Sandboxes started from a snapshot, and creates and publications under way. */
+  #users(snapshotId: string): number {
+    const started = this.#node.list().filter((sandbox) => sandbox.snapshotId === snapshotId).length;
+    return started + this.#holds.count(snapshotId);
+  }
+
   async #collectBuild(build: BuildRecord, keepRecord: boolean): Promise<void> {
     const { snapshot } = build;
     if (snapshot !== undefined) {
-      // A create that took hold of it before it was dead is counted in #starting; one that comes now resolves again.
-      const used =
-        this.#starting.has(snapshot.id) || this.#node.list().some(({ snapshotId }) => snapshotId === snapshot.id);
-      if (used) return;
+      // A create that took hold of it before it was dead is counted in #holds; one that comes now resolves again.
+      if (this.#users(snapshot.id) > 0) return;
       try {
         await this.#node.deleteSnapshot(snapshot.id);
       } catch (error) {
@@ -187,15 +217,7 @@ export class SingleNodeCluster implements Cluster {
   async #hold(reference: string): Promise<{ resolved: Resolved; release: () => void }> {
     let resolved = await this.#templates.resolve(reference);
     for (;;) {
-      const held = [resolved.template.id, resolved.snapshot.id];
-      for (const key of held) this.#starting.set(key, (this.#starting.get(key) ?? 0) + 1);
-      const release = () => {
-        for (const key of held) {
-          const left = (this.#starting.get(key) ?? 1) - 1;
-          if (left === 0) this.#starting.delete(key);
-          else this.#starting.set(key, left);
-        }
-      };
+      const release = this.#holds.take(resolved.template.id, resolved.snapshot.id);
       try {
         const again = await this.#templates.resolve(reference);
         if (again.snapshot.id === resolved.snapshot.id) return { resolved, release };
@@ -216,6 +238,13 @@ export class SingleNodeCluster implements Cluster {
       this.#logger.warn("spawn not counted", { templateId, error });
     }
   }
+}
+
+function requireUnused(reference: string, users: number): void {
+  if (users === 0) return;
+  throw new AenvError("invalid", `template '${reference}' is used by ${users} sandboxes, paused ones included`, {
+    hint: "end them first",
+  });
 }
 
 function specOf(request: CreateRequest, { template, snapshot, alias }: Resolved): SandboxSpec {

@@ -7,6 +7,7 @@ import {
   type LifecycleRequest,
   type LogEntry,
   type LogQuery,
+  type MachineCapture,
   type Metric,
   type MetricQuery,
   type Node,
@@ -14,6 +15,7 @@ import {
   newSandboxId,
   newToken,
   type PullProgress,
+  type ResumeOptions,
   type Sandbox,
   type SandboxId,
   type SandboxSpec,
@@ -34,9 +36,20 @@ type Method =
   | "resume"
   | "setTimeout"
   | "fork"
+  | "snapshot"
   | "pullImage"
   | "makeSnapshot"
   | "deleteSnapshot";
+
+/** What all snapshots of a fake node have. */
+const MADE = {
+  driver: "fake",
+  driverVersion: "1",
+  arch: "x86_64",
+  formatVersion: 1,
+  agentDigest: "b".repeat(64),
+  sizeBytes: 10,
+} as const;
 
 /** A node for tests of the control side: sandboxes are entries of a map, time is a number, failures are scripted. */
 export class FakeNode implements Node {
@@ -50,6 +63,9 @@ export class FakeNode implements Node {
   readonly keptMetrics = new Map<SandboxId, Metric[]>();
   readonly keptLogs = new Map<SandboxId, LogEntry[]>();
   readonly queries: (MetricQuery | LogQuery)[] = [];
+  /** What each pause was to keep, and whether each resume was to boot. */
+  readonly captures: MachineCapture[] = [];
+  readonly reboots: boolean[] = [];
   /** What the snapshots were asked to start. */
   readonly commands: StartCommands[] = [];
   /** What the next snapshots tell of their start. */
@@ -96,23 +112,28 @@ export class FakeNode implements Node {
     this.sandboxes.delete(id);
   }
 
-  async pause(id: SandboxId): Promise<void> {
+  async pause(id: SandboxId, capture: MachineCapture = "memory"): Promise<void> {
     await this.#script("pause");
+    this.captures.push(capture);
     const sandbox = this.#decide(id, "pause");
     this.sandboxes.set(id, { ...sandbox, state: "paused", endAtMs: this.nowMs });
   }
 
-  async connect(id: SandboxId, timeoutMs?: number): Promise<{ sandbox: Sandbox; resumed: boolean }> {
+  async connect(
+    id: SandboxId,
+    timeoutMs?: number,
+    options?: ResumeOptions,
+  ): Promise<{ sandbox: Sandbox; resumed: boolean }> {
     await this.#script("connect");
     const sandbox = this.#decide(id, "connect");
-    if (sandbox.state === "paused") return { sandbox: this.#wake(sandbox, timeoutMs), resumed: true };
+    if (sandbox.state === "paused") return { sandbox: this.#wake(sandbox, timeoutMs, options), resumed: true };
     if (timeoutMs !== undefined) await this.extendTimeout(id, timeoutMs);
     return { sandbox: this.sandboxes.get(id) ?? sandbox, resumed: false };
   }
 
-  async resume(id: SandboxId, timeoutMs?: number): Promise<Sandbox> {
+  async resume(id: SandboxId, timeoutMs?: number, options?: ResumeOptions): Promise<Sandbox> {
     await this.#script("resume");
-    return this.#wake(this.#decide(id, "resume"), timeoutMs);
+    return this.#wake(this.#decide(id, "resume"), timeoutMs, options);
   }
 
   async setTimeout(id: SandboxId, timeoutMs: number): Promise<void> {
@@ -133,12 +154,25 @@ export class FakeNode implements Node {
     for (let n = 0; n < count; n += 1) {
       try {
         await this.#script("fork");
-        results.push({ sandbox: this.#add(spec, source.snapshotId, source.envdVersion) });
+        const child = { ...this.#add(spec, source.snapshotId, source.envdVersion), forkedFrom: source.id };
+        this.sandboxes.set(child.id, child);
+        results.push({ sandbox: child });
       } catch (error) {
         results.push({ error: error as Error });
       }
     }
     return results;
+  }
+
+  async snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+    const { spec, snapshotId, envdVersion } = this.#decide(id, "snapshot");
+    await this.#script("snapshot");
+    const { resources, defaultUser, defaultWorkdir } = spec;
+    return this.#addSnapshot({
+      ...{ imageDigest: `sha256:${"a".repeat(64)}`, envdVersion, resources, env, defaultUser },
+      ...(defaultWorkdir !== undefined && { defaultWorkdir }),
+      ...{ parentId: snapshotId, sandboxId: id },
+    });
   }
 
   async pullImage(
@@ -164,12 +198,7 @@ export class FakeNode implements Node {
     await this.#script("makeSnapshot", signal);
     const { image, commands, ...rest } = request;
     this.commands.push(commands);
-    const versions = { driver: "fake", driverVersion: "1", arch: "x86_64", formatVersion: 1, envdVersion: "0.5.2" };
-    const id = `s${newToken().slice(0, 19)}`;
-    const made = { imageDigest: image.digest, agentDigest: "b".repeat(64), initKey: newToken(), sizeBytes: 10 };
-    const snapshot = { id, ...versions, ...made, ...rest, createdAtMs: this.nowMs };
-    this.snapshots.set(id, snapshot);
-    return snapshot;
+    return this.#addSnapshot({ imageDigest: image.digest, envdVersion: "0.5.2", ...rest });
   }
 
   async deleteSnapshot(snapshotId: string): Promise<void> {
@@ -199,7 +228,23 @@ export class FakeNode implements Node {
 
   stats(): NodeStats {
     const paused = this.list().filter(({ state }) => state === "paused").length;
-    return { running: this.sandboxes.size - paused, paused, slotsFree: 4, slotsTotal: 8 };
+    const ready = {
+      clones: 0,
+      copies: 0,
+      memoryBytes: 0,
+      hotStarts: 0,
+      coldStarts: 0,
+      warmResumes: 0,
+      coldResumes: 0,
+    };
+    return { running: this.sandboxes.size - paused, frozen: 0, paused, slotsFree: 4, slotsTotal: 8, ready };
+  }
+
+  #addSnapshot(facts: Omit<Snapshot, keyof typeof MADE | "id" | "initKey" | "createdAtMs">): Snapshot {
+    const id = `s${newToken().slice(0, 19)}`;
+    const snapshot = { id, ...MADE, ...facts, initKey: newToken(), createdAtMs: this.nowMs };
+    this.snapshots.set(id, snapshot);
+    return snapshot;
   }
 
   #kept<T>(id: SandboxId, all: ReadonlyMap<SandboxId, T[]>, query: MetricQuery | LogQuery): T[] {
@@ -226,7 +271,8 @@ export class FakeNode implements Node {
     return sandbox;
   }
 
-  #wake(sandbox: Sandbox, timeoutMs = sandbox.spec.timeoutMs): Sandbox {
+  #wake(sandbox: Sandbox, timeoutMs = sandbox.spec.timeoutMs, { reboot = false }: ResumeOptions = {}): Sandbox {
+    this.reboots.push(reboot);
     const generation = sandbox.generation + 1;
     const awake = { ...sandbox, generation, state: "running" as const, endAtMs: this.nowMs + timeoutMs };
     this.sandboxes.set(sandbox.id, awake);

@@ -38,11 +38,15 @@ export function mayTake<S extends z.ZodType>(schema: S) {
 }
 export { jsonBody };
 
+/** Older clients append `-<clientID>`. */
+export function sandboxIdOf(text: string): string {
+  return text.split("-")[0] ?? "";
+}
+
 export const SandboxParam = z.object({
   sandboxID: z
     .string()
-    // Older clients append `-<clientID>`.
-    .transform((text) => text.split("-")[0] ?? "")
+    .transform(sandboxIdOf)
     .openapi({ param: { name: "sandboxID", in: "path" }, type: "string" }),
 });
 

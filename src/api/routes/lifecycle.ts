@@ -5,7 +5,6 @@ import { domainOf } from "../domain.ts";
 import { ErrorBody, errorBody } from "../errors.ts";
 import { SandboxBody, toSandbox } from "../wire/sandbox.ts";
 import { lifeToMs, optionalToMs, Seconds, secondsToMs } from "../wire/timeout.ts";
-import { refuseFalse } from "../wire/unsupported.ts";
 import { errors, json, jsonBody, mayTake, SandboxParam, takes } from "./common.ts";
 
 const FORKS_MAX = 100;
@@ -35,7 +34,7 @@ const refresh = createRoute({
 const pause = createRoute({
   ...shared,
   path: "/sandboxes/{sandboxID}/pause",
-  summary: "Put it to rest with its memory; 204 when that is on disk",
+  summary: "Put it to rest; 204 when its memory and files are on disk, with memory: false its files alone",
   request: { params: SandboxParam, body: mayTake(z.object({ memory: z.boolean().nullish() })) },
   responses: { 204: { description: "It is paused." }, ...errors(400, 404, 409, 503) },
 });
@@ -44,7 +43,10 @@ const resume = createRoute({
   ...shared,
   path: "/sandboxes/{sandboxID}/resume",
   summary: "Wake a paused one; its own timeout unless one is given",
-  request: { params: SandboxParam, body: mayTake(z.object({ timeout: Seconds.nullish() })) },
+  request: {
+    params: SandboxParam,
+    body: mayTake(z.object({ timeout: Seconds.nullish(), memory: z.boolean().nullish() })),
+  },
   responses: { 201: json(SandboxBody, "It runs."), ...errors(400, 404, 409, 429, 503) },
 });
 
@@ -101,14 +103,15 @@ export function lifecycleRoutes(app: Api, { cluster, logger, domain, maxTimeoutM
   });
 
   app.openapi(pause, async (c) => {
-    refuseFalse("memory", c.req.valid("json").memory);
-    await cluster.pause(c.req.valid("param").sandboxID);
+    const capture = c.req.valid("json").memory === false ? "disk" : "memory";
+    await cluster.pause(c.req.valid("param").sandboxID, capture);
     return c.body(null, 204);
   });
 
   app.openapi(resume, async (c) => {
-    const timeoutMs = optionalToMs(c.req.valid("json").timeout, maxTimeoutMs);
-    const sandbox = await cluster.resume(c.req.valid("param").sandboxID, timeoutMs);
+    const { timeout, memory } = c.req.valid("json");
+    const timeoutMs = optionalToMs(timeout, maxTimeoutMs);
+    const sandbox = await cluster.resume(c.req.valid("param").sandboxID, timeoutMs, { reboot: memory === false });
     return c.json(toSandbox(sandbox, domainOf(c, domain)), 201);
   });
 
@@ -116,9 +119,8 @@ export function lifecycleRoutes(app: Api, { cluster, logger, domain, maxTimeoutM
     id: string,
     body: { timeout?: number | null | undefined; memory?: boolean | null | undefined },
   ) => {
-    refuseFalse("memory", body.memory);
-    const { sandbox, resumed } = await cluster.connect(id, optionalToMs(body.timeout, maxTimeoutMs));
-    return { sandbox, resumed };
+    const reboot = body.memory === false;
+    return await cluster.connect(id, optionalToMs(body.timeout, maxTimeoutMs), { reboot });
   };
 
   app.openapi(connect, async (c) => {

@@ -6,8 +6,6 @@ import type { Api } from "../deps.ts";
  * sandbox does not exist".
  */
 export const UNSERVED: readonly [method: string, path: string, what: string, status: 403 | 501][] = [
-  ["POST", "/sandboxes/:id/snapshots", "snapshots", 501],
-  ["GET", "/snapshots", "snapshots", 501],
   ["GET", "/templates/:id/files/:hash", "build steps that copy files", 501],
   ["GET", "/templates/:id/builds/:build/logs", "the paged log of a build", 501],
   ["PATCH", "/templates/:id", "changing a template", 501],

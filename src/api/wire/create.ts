@@ -2,7 +2,7 @@ import { z } from "@hono/zod-openapi";
 import type { CreateRequest } from "#cluster";
 import { AenvError, type TrafficPolicy } from "#domain";
 import { lifeToMs, Seconds } from "./timeout.ts";
-import { NotYet, refuseFalse, refuseNotEnabled, refuseNotYet } from "./unsupported.ts";
+import { NotYet, refuseNotEnabled, refuseNotYet } from "./unsupported.ts";
 
 const Strings = z.record(z.string(), z.string());
 
@@ -36,7 +36,10 @@ const common = {
   envVars: Strings.nullish(),
   allow_internet_access: z.boolean().nullish(),
   autoPause: z.boolean().nullish().openapi({ description: "Pause instead of kill when the time is up." }),
-  autoPauseMemory: z.boolean().nullish(),
+  autoPauseMemory: z
+    .boolean()
+    .nullish()
+    .openapi({ description: "false: such a pause keeps files only, and the sandbox is booted from them." }),
   autoResume: z.object({ enabled: z.boolean().nullish() }).nullish(),
   network: Network.nullish(),
   volumeMounts: NotYet,
@@ -67,6 +70,7 @@ export interface CreateDefaults {
 /** Errors: invalid, by field. */
 export function toCreateRequest(body: z.output<typeof NewSandboxV2>, defaults: CreateDefaults): CreateRequest {
   refuseUnbuilt(body);
+  checkAutoPause(body);
   // Without a token the agent would let anyone in, to every port. The text is E2B's.
   if (!defaults.secure && body.network?.allowPublicTraffic === false) {
     throw new AenvError(
@@ -83,6 +87,7 @@ export function toCreateRequest(body: z.output<typeof NewSandboxV2>, defaults: C
     traffic: trafficOf(body.network),
     timeoutMs: lifeToMs(body.timeout ?? defaults.timeoutSeconds, defaults.maxTimeoutMs),
     onTimeout: body.autoPause ? "pause" : "kill",
+    ...(body.autoPauseMemory === false && { timeoutCapture: "disk" as const }),
     autoResume: body.autoResume?.enabled ?? false,
     secure: defaults.secure,
   };
@@ -92,7 +97,22 @@ function refuseUnbuilt(body: z.output<typeof NewSandboxV2>): void {
   refuseNotEnabled("volumeMounts", body.volumeMounts);
   refuseNotYet("iam.tokens", body.iam?.tokens);
   for (const field of NETWORK_NOT_ENABLED) refuseNotEnabled(`network.${field}`, body.network?.[field]);
-  refuseFalse("autoPauseMemory", body.autoPauseMemory);
+}
+
+/** A pause without memory is one that traffic does not end. The texts are E2B's. */
+function checkAutoPause(body: z.output<typeof NewSandboxV2>): void {
+  if (body.autoPauseMemory !== false) return;
+  const field = "autoPauseMemory";
+  if (!body.autoPause) {
+    throw new AenvError("invalid", "autoPauseMemory=false only applies when autoPause is true.", { field });
+  }
+  if (body.autoResume?.enabled) {
+    throw new AenvError(
+      "invalid",
+      "autoPauseMemory=false (filesystem-only auto-pause) cannot be combined with autoResume: a filesystem-only snapshot cannot be auto-resumed by traffic and must be resumed explicitly.",
+      { field },
+    );
+  }
 }
 
 function trafficOf(network: z.output<typeof Network> | null | undefined): TrafficPolicy {
@@ -117,9 +137,17 @@ function checkedHost(mask: string): string {
   );
 }
 
-/** Names that no process environment can carry are refused here, by name. */
+/** What programs inside take for who they are; a sandbox's own, never handed over from another. */
+const RESERVED_ENV: ReadonlySet<string> = new Set(["E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"]);
+
+/** Names that no process environment can carry, or that are the sandbox's own, are refused here, by name. */
 function checkedEnv(env: Readonly<Record<string, string>>): Readonly<Record<string, string>> {
   for (const [name, value] of Object.entries(env)) {
+    if (RESERVED_ENV.has(name)) {
+      throw new AenvError("invalid", `envVars: ${name} is set by the server: it says which sandbox this is`, {
+        field: "envVars",
+      });
+    }
     if (name === "" || name.includes("=") || name.includes("\0") || value.includes("\0")) {
       const why = value.includes("\0")
         ? "a value must not hold a NUL character"

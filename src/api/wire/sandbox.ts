@@ -1,5 +1,6 @@
 import { z } from "@hono/zod-openapi";
 import { MIB, type Sandbox } from "#domain";
+import { SandboxLineage, toSandboxLineage } from "./lineage.ts";
 
 /**
  * Required on the wire and without a meaning for many years. Not empty: older SDKs build `<id>-<clientID>` as the
@@ -34,6 +35,7 @@ const listed = {
   diskSizeMB: z.int(),
   metadata: z.record(z.string(), z.string()),
   volumeMounts: z.array(z.object({ name: z.string(), path: z.string() })),
+  lineage: SandboxLineage,
 };
 
 export const ListedSandbox = z.object(listed).openapi("ListedSandbox");
@@ -72,6 +74,7 @@ export function toListed(sandbox: Sandbox): z.output<typeof ListedSandbox> {
     diskSizeMB: Math.round(diskBytes / MIB),
     metadata: { ...sandbox.spec.metadata },
     volumeMounts: [],
+    lineage: toSandboxLineage(sandbox),
   };
 }
 

@@ -1,6 +1,7 @@
 import { z } from "@hono/zod-openapi";
 import type { TemplateView } from "#cluster";
-import { type Build, DEFAULT_RESOURCES, DEFAULT_TAG, MIB, type Resources, type Template } from "#domain";
+import { type Build, DEFAULT_RESOURCES, DEFAULT_TAG, MIB, type Resources, type Snapshot, type Template } from "#domain";
+import { SnapshotLineage, toSnapshotLineage } from "./lineage.ts";
 
 const times = { createdAt: z.iso.datetime(), updatedAt: z.iso.datetime() };
 const sizes = { cpuCount: z.number(), memoryMB: z.int(), diskSizeMB: z.int() };
@@ -24,6 +25,7 @@ export const TemplateBody = z
     createdBy: z.object({ id: z.string(), email: z.string() }).nullable(),
     envdVersion: z.string(),
     buildStatus: BuildStatusName,
+    lineage: SnapshotLineage.optional(),
   })
   .openapi("Template");
 
@@ -38,6 +40,8 @@ export const TemplateWithBuilds = z
         finishedAt: z.iso.datetime().optional(),
         ...sizes,
         envdVersion: z.string().optional(),
+        tags: z.array(z.string()).openapi({ description: "Ours: those that point to it." }),
+        lineage: SnapshotLineage.optional(),
       }),
     ),
   })
@@ -56,6 +60,7 @@ export function toTemplate({ template, builds }: TemplateView): z.output<typeof 
     createdBy: null,
     envdVersion: build?.snapshot?.envdVersion ?? "",
     buildStatus: build?.status ?? "waiting",
+    ...lineageOf(build?.snapshot),
   };
 }
 
@@ -63,10 +68,10 @@ export function toTemplateWithBuilds(
   template: Template,
   builds: readonly Build[],
 ): z.output<typeof TemplateWithBuilds> {
-  return { ...namedOf(template), builds: builds.map(buildOf) };
+  return { ...namedOf(template), builds: builds.map((build) => buildOf(template, build)) };
 }
 
-function buildOf(build: Build): z.output<typeof TemplateWithBuilds>["builds"][number] {
+function buildOf({ tags }: Template, build: Build): z.output<typeof TemplateWithBuilds>["builds"][number] {
   const { finishedAtMs, snapshot } = build;
   return {
     buildID: build.id,
@@ -76,7 +81,13 @@ function buildOf(build: Build): z.output<typeof TemplateWithBuilds>["builds"][nu
     ...(finishedAtMs === undefined ? {} : { finishedAt: iso(finishedAtMs) }),
     ...sizesOf(build.resources),
     ...(snapshot === undefined ? {} : { envdVersion: snapshot.envdVersion }),
+    tags: Object.keys(tags).filter((tag) => tags[tag] === build.id),
+    ...lineageOf(snapshot),
   };
+}
+
+function lineageOf(snapshot: Snapshot | undefined) {
+  return snapshot === undefined ? {} : { lineage: toSnapshotLineage(snapshot) };
 }
 
 function namedOf(template: Template) {

@@ -6,21 +6,12 @@ export const NotYet = z.unknown().optional().openapi({ description: "Not support
 
 /** Errors: invalid, when the value asks for something. */
 export function refuseNotYet(field: string, value: unknown): void {
-  if (!isEmpty(value)) throw notYet(field);
+  if (!isEmpty(value)) throw new AenvError("invalid", `${field} is not supported yet`, { field });
 }
 
 /** What a whole feature is wanted for that this server has not: E2B's word and status for it. Errors: forbidden. */
 export function refuseNotEnabled(field: string, value: unknown): void {
   if (!isEmpty(value)) throw new AenvError("forbidden", `${field} is not enabled`, { field });
-}
-
-/** For switches: only `false` asks for something. */
-export function refuseFalse(field: string, value: unknown): void {
-  if (value === false) throw notYet(`${field}: false`, field);
-}
-
-function notYet(what: string, field = what): AenvError {
-  return new AenvError("invalid", `${what} is not supported yet`, { field });
 }
 
 /** What clients send for "nothing": absent, null, "", [], {}. */

@@ -22,6 +22,9 @@ const COMMANDS: readonly { readonly words: readonly string[]; readonly load: Loa
   { words: ["resume"], load: async () => (await import("./resume.ts")).resume },
   { words: ["timeout"], load: async () => (await import("./timeout.ts")).timeout },
   { words: ["fork"], load: async () => (await import("./fork.ts")).fork },
+  { words: ["snapshot"], load: async () => (await import("./snapshot.ts")).snapshot },
+  { words: ["snapshots"], load: async () => (await import("./snapshots.ts")).snapshots },
+  { words: ["tree"], load: async () => (await import("./tree.ts")).tree },
   { words: ["delete", "rm"], load: async () => (await import("./delete.ts")).remove },
   { words: ["template", "templates"], load: async () => (await import("./template.ts")).template },
 ];
