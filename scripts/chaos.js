@@ -1,0 +1,3 @@
+import { runScript } from "./setup/node.js";
+
+await runScript("./chaos.ts");
