@@ -5,7 +5,7 @@ import { Cleanup } from "#lib/cleanup";
 import { localRunner } from "#lib/spawn";
 import { claimServer } from "#network";
 import { dataPaths } from "../../src/config.ts";
-import { startTestServer, type TestServer } from "../e2e/start.ts";
+import { startTestServer, type TestConfig, type TestServer } from "../e2e/start.ts";
 import { type Census, differences, takeCensus } from "./census.ts";
 import { Product } from "./product.ts";
 import { RawHost } from "./raw.ts";
@@ -44,9 +44,9 @@ export class Bench {
     this.#census = census;
   }
 
-  static async open(): Promise<Bench> {
+  static async open(settings: Partial<TestConfig>): Promise<Bench> {
     await using undo = new Cleanup();
-    const server = await startTestServer();
+    const server = await startTestServer({ settings });
     undo.add(() => server.stop());
     const raw = await RawHost.open(server, await baseSnapshot(server.dataDir));
     undo.add(() => raw.close());

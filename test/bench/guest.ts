@@ -39,6 +39,15 @@ export class GuestClient {
     throw new Error(`nothing was said of the end of "${command}"`);
   }
 
+  /** The output of a command as it comes, at the reader's pace. Throws when the command fails. */
+  async *stdout(command: string): AsyncGenerator<Uint8Array> {
+    for await (const event of this.#start(command)) {
+      if (event.case === "data" && event.value.output.case === "stdout") yield event.value.output.value;
+      if (event.case === "end" && event.value.exitCode !== 0)
+        throw new Error(`"${command}" ended with ${event.value.exitCode}`);
+    }
+  }
+
   /** Starts a command that goes on, and waits for its first words. */
   async spawn(command: string): Promise<void> {
     for await (const event of this.#start(command)) if (event.case === "data") return;

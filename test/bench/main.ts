@@ -1,25 +1,60 @@
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
+import type { TestConfig } from "../e2e/start.ts";
 import { Bench } from "./context.ts";
 import { type Figure, judge, MissingError } from "./figure.ts";
 import { churn } from "./figures/churn.ts";
 import { createCold } from "./figures/create-cold.ts";
+import { createHot } from "./figures/create-hot.ts";
 import { proxySmall } from "./figures/edge-small.ts";
 import { transferDown, transferUp } from "./figures/edge-transfer.ts";
 import { websockets } from "./figures/edge-websockets.ts";
 import { exec } from "./figures/exec.ts";
-import { pause } from "./figures/pause.ts";
+import { fork8 } from "./figures/fork8.ts";
+import { loginShell } from "./figures/login-shell.ts";
+import { overcommitCpu, overcommitMemory, overcommitWake } from "./figures/overcommit.ts";
+import { pauseIdle, pauses } from "./figures/pause.ts";
+import { resumeWarm } from "./figures/resume-warm.ts";
+import { resume50 } from "./figures/resume50.ts";
+import { sdkCycle, sdkCycleRate } from "./figures/sdk-cycle.ts";
+import { snapshot16, snapshot16Tenth } from "./figures/snapshot16.ts";
+import { sourceStalls } from "./figures/source-stall.ts";
+import { stdoutBackpressure } from "./figures/stdout-backpressure.ts";
 import { type Reported, tableOf } from "./report.ts";
 
-const FIGURES: readonly Figure[] = [createCold, pause, exec, transferDown, transferUp, proxySmall, websockets, churn];
+const FIGURES: readonly Figure[] = [
+  createHot,
+  createCold,
+  resumeWarm,
+  pauseIdle,
+  ...pauses,
+  snapshot16,
+  snapshot16Tenth,
+  fork8,
+  resume50,
+  ...sourceStalls,
+  sdkCycle,
+  sdkCycleRate,
+  overcommitMemory,
+  overcommitCpu,
+  overcommitWake,
+  exec,
+  loginShell,
+  stdoutBackpressure,
+  transferDown,
+  transferUp,
+  proxySmall,
+  websockets,
+  churn,
+];
 const DEFAULT_SAMPLES = 21;
 const MIN_SAMPLES = 15;
 
 const USAGE = `npm run bench [-- --only NAME,… --json FILE --n N]: measures what docs/promises.md promises.
 
-${FIGURES.map(({ name, title }) => `  ${name.padEnd(12)} ${title}`).join("\n")}
+${FIGURES.map(({ name, title }) => `  ${name.padEnd(19)} ${title}`).join("\n")}
 
-  --only NAME,…  only these
+  --only NAME,…  only these; a name without its size takes all sizes
   --json FILE    writes {NAME: {n, median, p99, unit, baseline, baselineCommand, ratio, bar, holds}}
   --n N          samples of each side (default ${DEFAULT_SAMPLES}; churn always counts its cycles)
 
@@ -41,9 +76,13 @@ else process.exitCode = await main(chosen(values.only), samplesOf(values.n), val
 function chosen(only: readonly string[] | undefined): readonly Figure[] {
   if (only === undefined) return FIGURES;
   const names = only.flatMap((text) => text.split(","));
-  const unknown = names.filter((name) => !FIGURES.some((figure) => figure.name === name));
+  const unknown = names.filter((name) => !FIGURES.some((figure) => namesOf(figure).includes(name)));
   if (unknown.length > 0) throw new Error(`--only ${unknown.join(",")}: no such figure\n\n${USAGE}`);
-  return FIGURES.filter(({ name }) => names.includes(name));
+  return FIGURES.filter((figure) => namesOf(figure).some((name) => names.includes(name)));
+}
+
+function namesOf({ name, group }: Figure): string[] {
+  return group === undefined ? [name] : [name, group];
 }
 
 function samplesOf(text: string): number {
@@ -55,9 +94,8 @@ function samplesOf(text: string): number {
 }
 
 async function main(figures: readonly Figure[], samples: number, jsonFile: string | undefined): Promise<number> {
-  say("starting a server…");
-  const bench = await Bench.open();
-  const close = once(() => bench.close());
+  const benches = new Benches();
+  const close = once(() => benches.close());
   let interrupted = false;
   for (const signal of ["SIGINT", "SIGTERM"] as const) {
     process.once(signal, () => {
@@ -71,7 +109,7 @@ async function main(figures: readonly Figure[], samples: number, jsonFile: strin
   try {
     for (const figure of figures) {
       try {
-        reported.push(await measure(bench, figure, samples));
+        reported.push(await measure(benches, figure, samples));
       } catch (error) {
         if (interrupted) break;
         if (error instanceof MissingError) {
@@ -96,10 +134,32 @@ async function main(figures: readonly Figure[], samples: number, jsonFile: strin
   return missed.length + failed.length === 0 ? 0 : 1;
 }
 
-async function measure(bench: Bench, figure: Figure, samples: number): Promise<Reported> {
+async function measure(benches: Benches, figure: Figure, samples: number): Promise<Reported> {
+  const bench = await benches.of(figure.settings ?? {});
   say(`${figure.name}: ${figure.title}`);
   const measured = await figure.run(bench.context(samples, (line) => say(`  ${figure.name} ${line}`)));
   return { figure, result: judge(figure.bar, figure.unit, measured), notes: measured.notes };
+}
+
+/** A server for each of the settings that figures ask for, started when the first one does. */
+class Benches {
+  readonly #opened = new Map<string, Promise<Bench>>();
+
+  of(settings: Partial<TestConfig>): Promise<Bench> {
+    const key = JSON.stringify(settings);
+    const present = this.#opened.get(key);
+    if (present !== undefined) return present;
+    say(`starting a server${key === "{}" ? "" : ` with ${key}`}…`);
+    const opening = Bench.open(settings);
+    this.#opened.set(key, opening);
+    return opening;
+  }
+
+  /** Ends all of them, also in the middle of a figure. */
+  async close(): Promise<void> {
+    const opened = await Promise.allSettled(this.#opened.values());
+    await Promise.all(opened.map(async (one) => (one.status === "fulfilled" ? await one.value.close() : undefined)));
+  }
 }
 
 function once(work: () => Promise<void>): () => Promise<void> {

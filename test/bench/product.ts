@@ -34,6 +34,11 @@ export class Product {
     return sandboxOf(await this.#api("POST", "/sandboxes", 201, { templateID: "base", timeout: 600, secure: true }));
   }
 
+  /** Which of the host's servers it is. */
+  get index(): number {
+    return this.#network.index;
+  }
+
   /** Points the stock SDK at the server. */
   get sdkOptions(): { apiUrl: string; sandboxUrl: string; apiKey: string } {
     const { url, apiKey } = this.server;
@@ -56,16 +61,56 @@ export class Product {
     if (status !== 204) throw new Error(`the agent of ${id} answered ${status}: ${text}`);
   }
 
+  /** What a service in the sandbox says, through the edge. */
+  async serviceAnswer({ id }: Sandbox, port: number, path: string): Promise<string> {
+    const { status, text } = await this.#send("GET", path, this.edgeHeaders(id, port));
+    if (status !== 200) throw new Error(`port ${port} of ${id} answered ${status}: ${text}`);
+    return text;
+  }
+
   async pause({ id }: Sandbox): Promise<void> {
     await this.#api("POST", `/sandboxes/${id}/pause`, 204);
+  }
+
+  /** Resumes it, when it is paused. */
+  async connect({ id }: Sandbox): Promise<void> {
+    await this.#api("POST", `/sandboxes/${id}/connect`, [200, 201], { timeout: 600 });
+  }
+
+  /** Copies of a running sandbox. Throws when one of them did not come to be. */
+  async fork({ id }: Sandbox, count: number): Promise<Sandbox[]> {
+    const results = JSON.parse(await this.#api("POST", `/sandboxes/${id}/fork`, 201, { count, timeout: 600 })) as {
+      sandbox?: unknown;
+    }[];
+    return results.map((result) => sandboxOf(JSON.stringify(result.sandbox ?? {})));
+  }
+
+  /** Whether this server has such a route: `/sandboxes/{sandboxID}/fork`. */
+  async serves(path: string): Promise<boolean> {
+    return path in (JSON.parse(await this.#api("GET", "/openapi.json", 200)) as { paths: object }).paths;
+  }
+
+  /** Keeps the state of a running sandbox; returns the snapshot's name. */
+  async snapshot({ id }: Sandbox): Promise<string> {
+    const made = await this.#api("POST", `/sandboxes/${id}/snapshots`, 201, {});
+    return (JSON.parse(made) as { snapshotID: string }).snapshotID;
+  }
+
+  async deleteSnapshot(snapshotId: string): Promise<void> {
+    await this.#api("DELETE", `/templates/${encodeURIComponent(snapshotId)}`, 204);
+  }
+
+  /** The server's own figures, Prometheus' text. */
+  async metrics(): Promise<string> {
+    return await this.#api("GET", "/metrics", 200);
   }
 
   async kill({ id }: Sandbox): Promise<void> {
     await this.#api("DELETE", `/sandboxes/${id}`, 204);
   }
 
-  edgeHeaders(id: string): Record<string, string> {
-    return { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": String(AGENT_PORT) };
+  edgeHeaders(id: string, port = AGENT_PORT): Record<string, string> {
+    return { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": String(port) };
   }
 
   /** Where the host itself reaches a running sandbox, past the edge. */
@@ -95,7 +140,7 @@ export class Product {
     this.#agent.destroy();
   }
 
-  async #api(method: string, path: string, expected: number, body?: unknown): Promise<string> {
+  async #api(method: string, path: string, expected: number | readonly number[], body?: unknown): Promise<string> {
     const headers = {
       "x-api-key": this.server.apiKey,
       ...(body !== undefined && { "content-type": "application/json" }),
@@ -106,7 +151,7 @@ export class Product {
       headers,
       body === undefined ? undefined : JSON.stringify(body),
     );
-    if (status !== expected) throw new Error(`${method} ${path} answered ${status}: ${text}`);
+    if (![expected].flat().includes(status)) throw new Error(`${method} ${path} answered ${status}: ${text}`);
     return text;
   }
 

@@ -72,9 +72,9 @@ export class RawHost {
     return host;
   }
 
-  /** All a sandbox needs but the sandbox. */
-  async prepare(): Promise<RawSandbox> {
-    const { machine, snapshot, paths, image, dir, driver } = this.#parts;
+  /** All a sandbox needs but the sandbox. `imagePath`: the state it will be restored from, if not the template's. */
+  async prepare(imagePath = this.#templateState): Promise<RawSandbox> {
+    const { machine, snapshot, image, dir, driver, paths } = this.#parts;
     const slot = await this.#slots.acquire({ internet: true });
     this.#made += 1;
     const spec = {
@@ -89,11 +89,15 @@ export class RawHost {
     bundle.make();
     await machine.cgroups.create(spec.id, spec.resources);
     const upper = bundle.fill(spec, join(dir, "uppers"), machine.cgroups.path(spec.id), machine.runsc.version);
-    const source = stateDir(paths.snapshot(snapshot.id));
-    await machine.runsc.restore(spec.id, bundle, upper, spec.resources.diskBytes, source);
+    await machine.runsc.restore(spec.id, bundle, upper, spec.resources.diskBytes, imagePath);
     const sandbox = new RawSandbox(this.#parts, slot, spec.id, bundle, driver.last);
     this.#sandboxes.add(sandbox);
     return sandbox;
+  }
+
+  get #templateState(): string {
+    const { paths, snapshot } = this.#parts;
+    return stateDir(paths.snapshot(snapshot.id));
   }
 
   /** Ends a sandbox, in whatever state, and removes all of it. Repeatable. */
@@ -162,11 +166,20 @@ export class RawSandbox {
 
   /** Ends the sandbox with its state in `checkpointDir`, on stable storage. */
   async checkpointSteps(): Promise<Step[]> {
-    mkdirSync(this.checkpointDir, { mode: 0o700 });
-    const { machine, driver } = this.#parts;
-    await machine.runsc.checkpoint(this.#id, this.checkpointDir);
-    const run = driver.last.filter((word) => word !== "--leave-running");
+    const run = (await this.#checkpoint(this.checkpointDir)).filter((word) => word !== "--leave-running");
     return [{ run, log: this.#bundle.logFile }, { fsync: this.checkpointDir }];
+  }
+
+  /** Writes the state of the sandbox, which goes on, into a new folder that is the caller's. */
+  async captureStep(dir: string): Promise<Step> {
+    return { run: await this.#checkpoint(dir), log: this.#bundle.logFile };
+  }
+
+  async #checkpoint(dir: string): Promise<readonly string[]> {
+    mkdirSync(dir, { mode: 0o700 });
+    const { machine, driver } = this.#parts;
+    await machine.runsc.checkpoint(this.#id, dir, "memory");
+    return driver.last;
   }
 
   async remove(): Promise<void> {

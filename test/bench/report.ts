@@ -40,10 +40,11 @@ function detailsOf({ figure, result, notes }: Reported): string[] {
 }
 
 function barText(bar: Bar, unit: string): string {
-  if (bar.kind === "absolute") return `<= ${inUnit(bar.most, unit)}`;
+  if (bar.kind === "absolute")
+    return `<= ${inUnit(bar.most, unit)}${bar.p99 === undefined ? "" : `, p99 ${inUnit(bar.p99, unit)}`}`;
   return `<= ${bar.factor} x${bar.plus === 0 ? "" : ` + ${inUnit(bar.plus, unit)}`}`;
 }
 
 function inUnit(value: number, unit: string): string {
-  return unit === "ms" ? `${value.toFixed(1)} ms` : `${value} ${unit}`;
+  return unit !== "ms" && Number.isInteger(value) ? `${value} ${unit}` : `${value.toFixed(1)} ${unit}`;
 }

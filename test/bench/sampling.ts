@@ -18,3 +18,15 @@ export async function alternate<T extends Readonly<Record<string, () => Promise<
   }
   return taken as { [Name in keyof T]: Awaited<ReturnType<T[Name]>>[] };
 }
+
+/** For figures that tell of the same samples: takes them once of each server. */
+export function takenOnce<T>(take: (context: BenchContext) => Promise<T>): (context: BenchContext) => Promise<T> {
+  const taken = new WeakMap<object, Promise<T>>();
+  return (context) => {
+    const present = taken.get(context.product);
+    if (present !== undefined) return present;
+    const taking = take(context);
+    taken.set(context.product, taking);
+    return taking;
+  };
+}

@@ -18,6 +18,12 @@ export function medians(samples: readonly Readonly<Record<string, number>>[]): R
   return Object.fromEntries(names.map((name) => [name, median(samples.map((sample) => sample[name] ?? Number.NaN))]));
 }
 
+/** All that is asked of latencies, in ms. */
+export function spread(values: readonly number[]): string {
+  const at = (rank: number): string => percentile(values, rank).toFixed(1);
+  return `min ${at(0)}, p50 ${median(values).toFixed(1)}, p95 ${at(95)}, p99 ${at(99)}, max ${at(100)} ms`;
+}
+
 function inOrder(values: readonly number[]): number[] {
   if (values.length === 0) throw new RangeError("there are no samples");
   return [...values].sort((a, b) => a - b);

@@ -3,7 +3,7 @@
 The bench's yardstick. Starting a process from here costs half a millisecond, from Node several: whatever is measured
 by bare commands must not look slower than it is.
 
-Steps: {"run": ARGV, "log": FILE} · {"answer": [HOST, PORT, PATH]} · {"fsync": DIR}
+Steps: {"run": ARGV, "log": FILE} · {"answer": [HOST, PORT, PATH]} · {"fsync": DIR} · {"parallel": [STEPS…], "width": N}
 Answer: {"ms": [per step]} or {"error": TEXT}
 """
 
@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 PR_SET_CHILD_SUBREAPER = 36
 ANSWER_DEADLINE_S = 30
@@ -66,11 +67,22 @@ def fsync(folder):
             os.close(file)
 
 
+def parallel(several, width):
+    """Carries out lists of steps, so many lists at a time."""
+    def one_after_another(steps):
+        for step in steps:
+            carry_out(step)
+    with ThreadPoolExecutor(width) as pool:
+        list(pool.map(one_after_another, several))
+
+
 def carry_out(step):
     if "run" in step:
         run(step["run"], step["log"])
     elif "answer" in step:
         answer(*step["answer"])
+    elif "parallel" in step:
+        parallel(step["parallel"], step["width"])
     else:
         fsync(step["fsync"])
 

@@ -8,7 +8,8 @@ import { systemPython } from "../../scripts/setup/venv.ts";
 export type Step =
   | { readonly run: readonly string[]; readonly log: string }
   | { readonly answer: readonly [host: string, port: number, path: string] }
-  | { readonly fsync: string };
+  | { readonly fsync: string }
+  | { readonly parallel: readonly (readonly Step[])[]; readonly width: number };
 
 /** A small program of its own that times bare commands: what it starts, it starts far quicker than this process could. */
 export class Stopwatch {

@@ -2,7 +2,7 @@ import { Sandbox } from "e2b";
 import { until } from "../../e2e/start.ts";
 import { type Census, differences } from "../census.ts";
 import type { BenchContext } from "../context.ts";
-import type { Figure } from "../figure.ts";
+import { type Figure, NOTHING_READY } from "../figure.ts";
 
 const CYCLES = 200;
 const AT_ONCE = 8;
@@ -13,6 +13,8 @@ export const churn: Figure = {
   title: `what ${CYCLES} cycles of create, exec, kill leave, ${AT_ONCE} at a time`,
   unit: "leftovers",
   bar: { kind: "absolute", most: 0 },
+  // What stands ready comes and goes with demand.
+  settings: NOTHING_READY,
 
   async run(context) {
     const { census, product, quiet } = context;

@@ -1,15 +1,16 @@
 import type { BenchContext } from "../context.ts";
-import type { Figure } from "../figure.ts";
+import { type Figure, NOTHING_READY } from "../figure.ts";
 import type { RawSandbox } from "../raw.ts";
 import { alternate } from "../sampling.ts";
-import { median, medians } from "../statistics.ts";
+import { median, medians, spread } from "../statistics.ts";
 import type { Step } from "../stopwatch.ts";
 
 export const createCold: Figure = {
   name: "create_cold",
-  title: "create from a template to the agent's first answer, no pool",
+  title: "create from a template, nothing ready, to the agent's first answer through the edge",
   unit: "ms",
-  bar: { kind: "baseline", factor: 1.3, plus: 0 },
+  bar: { kind: "baseline", factor: 1.15, plus: 0 },
+  settings: NOTHING_READY,
 
   async run(context) {
     const { product, raw, rawInOne } = await alternate(context, {
@@ -27,6 +28,8 @@ export const createCold: Figure = {
           "runsc create --bundle=B ID; runsc restore --detach --image-path=TEMPLATE_STATE ID; GET SLOT:49983/health (the driver's flags and config.json; slot, cgroup and bundle made beforehand)",
       },
       notes: [
+        `201 (API answer): ${spread(product.map(({ created }) => created))}`,
+        `first answer of the agent through the edge: ${spread(answered)}`,
         `product, ms since the request: ${steps(product)}`,
         `raw, ms of each: ${steps(raw)}`,
         `raw by one command, runsc restore --bundle=B, as the driver does it: ${inOne.toFixed(1)} ms, ratio ${(median(answered) / inOne).toFixed(2)}`,

@@ -1,9 +1,9 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fromSetUp } from "../../e2e/start.ts";
 import type { Figure } from "../figure.ts";
+import { rssKib, slabKib } from "../memory.ts";
 import { type Front, Proxies } from "../proxies.ts";
 
 const COUNT = 1000;
@@ -65,16 +65,4 @@ async function grown(front: Front, batches: number): Promise<Growth[]> {
       if (client.exitCode === null) await once(client, "exit");
     }
   }
-}
-
-function rssKib(pid: number): number {
-  return kib(readFileSync(`/proc/${pid}/status`, "utf8"), "VmRSS");
-}
-
-function slabKib(): number {
-  return kib(readFileSync("/proc/meminfo", "utf8"), "Slab");
-}
-
-function kib(text: string, field: string): number {
-  return Number(new RegExp(`^${field}:\\s+(\\d+) kB`, "m").exec(text)?.[1]);
 }

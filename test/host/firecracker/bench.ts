@@ -65,12 +65,20 @@ export class FirecrackerBench implements DriverHarness {
     this.#files.next.settle.catch(() => {});
   }
 
-  /** The next call of this operation on files does not return before it is told to fail. */
-  holdNext(operation: keyof DiskFiles): { readonly reached: Promise<void>; readonly fail: () => void } {
+  /** The next call of this operation on files does not begin before it is told to go on, or to fail. */
+  holdNext(operation: keyof DiskFiles): {
+    readonly reached: Promise<void>;
+    readonly goOn: () => void;
+    readonly fail: () => void;
+  } {
     const [held, reached] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
     held.promise.catch(() => {});
     this.#files.next = { operations: [operation], settle: held.promise, onReached: reached.resolve };
-    return { reached: reached.promise, fail: () => held.reject(new Error(`${operation} never came to its end`)) };
+    return {
+      reached: reached.promise,
+      goOn: held.resolve,
+      fail: () => held.reject(new Error(`${operation} never came to its end`)),
+    };
   }
 
   /** How many calls each start so far has taken. */

@@ -70,6 +70,10 @@ export class RawMachine {
     }
   }
 
+  async pause(): Promise<void> {
+    await this.#api.pause();
+  }
+
   async resume(): Promise<void> {
     await this.#api.resume();
   }

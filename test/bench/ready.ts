@@ -1,0 +1,34 @@
+import type { Product } from "./product.ts";
+
+/** What stands ready on the server, and how often that was of use so far. */
+export interface Ready {
+  readonly clones: number;
+  readonly copies: number;
+  readonly hotStarts: number;
+  readonly coldStarts: number;
+  readonly warmResumes: number;
+  readonly coldResumes: number;
+}
+
+/** As the server counts it; undefined when nothing ever stands ready there. */
+export async function readReady(product: Product): Promise<Ready | undefined> {
+  const text = await product.metrics();
+  const value = (name: string): number => {
+    const line = text.split("\n").find((one) => one.startsWith(`${name} `));
+    return Number(line?.slice(name.length + 1) ?? Number.NaN);
+  };
+  const ready = {
+    clones: value('aenv_ready_machines{kind="clone"}'),
+    copies: value('aenv_ready_machines{kind="copy"}'),
+    hotStarts: value('aenv_starts_total{from="clone"}'),
+    coldStarts: value('aenv_starts_total{from="snapshot"}'),
+    warmResumes: value('aenv_resumes_total{from="copy"}'),
+    coldResumes: value('aenv_resumes_total{from="checkpoint"}'),
+  };
+  return Object.values(ready).some(Number.isNaN) ? undefined : ready;
+}
+
+/** How many of so many found what they wanted ready. */
+export function hitRate(hits: number, all: number): string {
+  return `hit rate ${((100 * hits) / all).toFixed(1)} % (${hits} of ${all})`;
+}
