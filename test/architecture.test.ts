@@ -40,6 +40,7 @@ const READS_ENV: Readonly<Record<string, string>> = {
   "src/config.ts": "the one typed configuration",
   "src/cli/io.ts": "the command line client has no server configuration",
   "src/server/api-key.ts": "the first key is a secret, no field of the configuration",
+  "src/server/faults.ts": "faults are for tests: no configuration can arm them",
 };
 const STARTS_PROCESSES = ["src/lib/spawn.ts"];
 

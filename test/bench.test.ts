@@ -1,9 +1,14 @@
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { describe, test } from "node:test";
+import { atOnce } from "./bench/at-once.ts";
 import { type Bar, judge } from "./bench/figure.ts";
 import { tableOf } from "./bench/report.ts";
 import { alternate } from "./bench/sampling.ts";
-import { median, percentile } from "./bench/statistics.ts";
+import { median, percentile, spread } from "./bench/statistics.ts";
+import { type Step, Stopwatch } from "./bench/stopwatch.ts";
 
 const RATIO: Bar = { kind: "baseline", factor: 1.15, plus: 1.5 };
 
@@ -34,6 +39,50 @@ describe("bench", () => {
       judge({ kind: "absolute", most: 0 }, "leftovers", { samples: [left], count: 200, notes: [] });
     assert.deepEqual([of(0).holds, of(0).n, of(0).ratio], [true, 200, null]);
     assert.equal(of(1).holds, false);
+  });
+
+  test("an absolute bar may hold the 99th percentile too", () => {
+    const of = (last: number) =>
+      judge({ kind: "absolute", most: 15, p99: 60 }, "ms", { samples: [10, 11, 12, last], notes: [] }).holds;
+    assert.deepEqual([of(60), of(61)], [true, false]);
+  });
+
+  test("a spread names all that is asked of latencies", () => {
+    const hundred = Array.from({ length: 100 }, (_, at) => at + 1);
+    assert.equal(spread(hundred), "min 1.0, p50 50.5, p95 95.0, p99 99.0, max 100.0 ms");
+  });
+
+  test("so many at a time, results in their order, the first failure once nothing is under way", async () => {
+    let [running, most] = [0, 0];
+    const work = async (item: number): Promise<number> => {
+      running += 1;
+      most = Math.max(most, running);
+      await new Promise((resolve) => setImmediate(resolve));
+      running -= 1;
+      if (item < 0) throw new Error(`no ${item}`);
+      return item * 2;
+    };
+    assert.deepEqual(await atOnce(2, [1, 2, 3, 4, 5], work), [2, 4, 6, 8, 10]);
+    assert.equal(most, 2);
+    await assert.rejects(atOnce(2, [1, -2, 3], work), /no -2/);
+    assert.equal(running, 0);
+  });
+
+  test("the stopwatch carries out parallel steps at the same time, and says when one fails", async () => {
+    const dir = mkdtempSync(join(tmpdir(), "aenv-stopwatch-"));
+    const run = (script: string): Step => ({ run: ["/bin/sh", "-c", script, "sh", dir], log: join(dir, "log") });
+    const stopwatch = new Stopwatch();
+    try {
+      await stopwatch.time([run('mkfifo "$1/meet"')]);
+      // Each waits for the other.
+      const meeting = [[run('echo here > "$1/meet"')], [run('read said < "$1/meet"; test "$said" = here')]];
+      assert.equal((await stopwatch.time([{ parallel: meeting, width: 2 }])).length, 1);
+      const failing = stopwatch.time([{ parallel: [[run("true")], [run("echo why >&2; exit 3")]], width: 2 }]);
+      await assert.rejects(failing, /ended with 3: why/);
+    } finally {
+      await stopwatch.close();
+      rmSync(dir, { recursive: true });
+    }
   });
 
   test("sides take turns, the first one changes, and the first round does not count", async () => {

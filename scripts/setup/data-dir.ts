@@ -9,6 +9,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join, resolve } from "node:path";
+import { commandLine, startTicks } from "../../src/lib/proc.ts";
 
 /** Where a server keeps all it has. */
 export const DEFAULT_DATA_DIR = "/var/lib/aenv";
@@ -81,16 +82,12 @@ export interface ProcessInfo {
 export function processOf(pidFile: string, words: readonly string[]): ProcessInfo | undefined {
   if (!existsSync(pidFile)) return undefined;
   const pid = Number.parseInt(readFileSync(pidFile, "utf8"), 10);
-  try {
-    const command = readFileSync(`/proc/${pid}/cmdline`, "utf8");
-    if (!words.some((word) => command.includes(word))) return undefined;
-    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    const startTicks = Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]);
-    const hostUptimeS = Number.parseFloat(readFileSync("/proc/uptime", "utf8"));
-    return { pid, uptimeS: Math.max(0, hostUptimeS - startTicks / 100) };
-  } catch {
-    return undefined; // it ended meanwhile
-  }
+  const command = commandLine(pid).join(" ");
+  if (!words.some((word) => command.includes(word))) return undefined;
+  const ticks = startTicks(pid);
+  if (ticks === undefined) return undefined;
+  const hostUptimeS = Number.parseFloat(readFileSync("/proc/uptime", "utf8"));
+  return { pid, uptimeS: Math.max(0, hostUptimeS - Number(ticks) / 100) };
 }
 
 export function keeperProcess(data: DataDir): ProcessInfo | undefined {

@@ -23,7 +23,7 @@ const FIRECRACKER = [
   ...["AENV_TEST_FIRECRACKER", "AENV_TEST_JAILER"],
   ...["AENV_TEST_GUEST_KERNEL", "AENV_TEST_GUEST_INITRD"],
 ];
-/** The driver suite, and what meets the kernel and its cgroups; the rest of gVisor's tests run on the host only. */
+/** The driver suite, and what meets the kernel's cgroups; the rest of gVisor's tests run on the host only. */
 const GVISOR: Suite = {
   name: "gvisor",
   file: "test/host/gvisor-driver.test.ts",
@@ -33,7 +33,6 @@ const GVISOR: Suite = {
     "driver gvisor",
     "every process of a machine is inside its cgroup",
     "memory that no process holds ends the machine",
-    "a start killed at any moment is found",
   ],
 };
 /** The longest one first. */

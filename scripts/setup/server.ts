@@ -6,6 +6,7 @@ import { isDeepStrictEqual } from "node:util";
 import { completeConfig, dataPaths, splitListen, tlsListenOf } from "../../src/config.ts";
 import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
+import { cacheDir } from "./cache.js";
 import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
 import { firecrackerPaths, type VirtualizationConfig } from "./firecracker.ts";
 import { binDir, runscPath } from "./go.ts";
@@ -91,11 +92,15 @@ export function serverUrl(config: Pick<ServerConfig, "listen">): string {
 
 /**
  * Makes the server of this data folder run this configuration, and returns once it answers. One that already does is left alone;
- * with another one the services are replaced, while the keeper and the sandboxes it holds run on.
+ * with another one the services are replaced, while the keeper and the sandboxes it holds run on. `env`: more of it for aenvd.
  */
-export async function startServer(data: DataDir, config: ServerConfig): Promise<StartOutcome> {
+export async function startServer(
+  data: DataDir,
+  config: ServerConfig,
+  env: Readonly<Record<string, string>> = {},
+): Promise<StartOutcome> {
   makeDataDir(data);
-  const keeperConfig = keeperConfigFor(data, config);
+  const keeperConfig = keeperConfigFor(data, config, env);
   const alive = keeperProcess(data);
   const unchanged =
     isDeepStrictEqual(readJson(data.configFile), config) &&
@@ -112,9 +117,11 @@ export async function startServer(data: DataDir, config: ServerConfig): Promise<
   return alive ? "replaced an older build" : "started";
 }
 
-function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
+function keeperConfigFor(data: DataDir, config: ServerConfig, env: Readonly<Record<string, string>>): KeeperConfig {
   const settings = createHash("sha256").update(JSON.stringify(config)).digest("hex").slice(0, 16);
-  const server = { AENV_BUILD: config.commit, AENV_SETTINGS: settings };
+  // Stripping types and compiling takes most of a start: it is done once, and not again when a killed server comes back.
+  const compiled = { NODE_COMPILE_CACHE: join(cacheDir(), "compile-server") };
+  const server = { AENV_BUILD: config.commit, AENV_SETTINGS: settings, ...compiled, ...env };
   const service = (name: string, argv: readonly string[], env: Record<string, string> = {}): unknown => ({
     name,
     argv,
@@ -123,7 +130,11 @@ function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
     logFile: data.logFile(name),
     pidFile: data.pidFile(name),
   });
-  const blobs = ["-data", join(data.path, "blobs"), "-socket", join(data.path, "run", "blobd.sock")];
+  const blobd = {
+    "-data": join(data.path, "blobs"),
+    "-socket": join(data.path, "run", "blobd.sock"),
+    "-keeper-of": data.path,
+  };
   // Build and settings are in the environment of what is run from source, so that another build, or another value in
   // config.json, is another definition to the keeper; the paths of the others name their build.
   return {
@@ -133,7 +144,7 @@ function keeperConfigFor(data: DataDir, config: ServerConfig): KeeperConfig {
     logFile: data.logFile("keeper"),
     version: config.commit,
     services: [
-      service("blobd", [join(config.binDir, "blobd"), ...blobs]),
+      service("blobd", [join(config.binDir, "blobd"), ...Object.entries(blobd).flat()]),
       service("aenvd", [process.execPath, join(root, "src", "aenvd.ts"), "serve", "--config", data.configFile], server),
       service("edge", [join(config.binDir, "edge"), ...edgeFlags(config)]),
     ],

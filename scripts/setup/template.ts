@@ -17,6 +17,8 @@ export interface TemplateSpec {
   /** Names the content of `tar`. */
   readonly recipe: string;
   readonly tar: string;
+  /** Of the image made of `tar`, where the store has it already. */
+  readonly digest?: string;
   readonly startCmd?: string;
   readonly readyCmd?: string;
 }
@@ -80,11 +82,9 @@ export async function makeTemplate(
   spec: TemplateSpec,
   note: Note = () => {},
 ): Promise<string> {
-  const { name, recipe, tar, startCmd, readyCmd } = spec;
+  const { name, recipe, startCmd, readyCmd } = spec;
   note("taking in its files");
-  const entry = join(root, "src", "aenvd.ts");
-  const argv = [process.execPath, entry, "import", "--config", data.configFile, "--tar", tar];
-  const { digest } = JSON.parse(await run(argv)) as { digest: string };
+  const digest = spec.digest ?? (await importTar(data, spec.tar));
   const { templateID, buildID } = await api.call<{ templateID: string; buildID: string }>("POST", "/v3/templates", {
     name,
   });
@@ -92,6 +92,12 @@ export async function makeTemplate(
   await buildDone(api, `/templates/${templateID}/builds/${buildID}/status`, name, note);
   writeJson(data.templateFile(name), recordFor(config, recipe));
   return digest;
+}
+
+async function importTar(data: DataDir, tar: string): Promise<string> {
+  const entry = join(root, "src", "aenvd.ts");
+  const argv = [process.execPath, entry, "import", "--config", data.configFile, "--tar", tar];
+  return (JSON.parse(await run(argv)) as { digest: string }).digest;
 }
 
 async function buildDone(api: Api, path: string, name: string, note: Note): Promise<void> {

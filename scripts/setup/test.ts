@@ -1,6 +1,7 @@
 import { existsSync, globSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
+import { cacheDir } from "./cache.js";
 import { ensureRoot } from "./elevate.ts";
 import { missingFirecracker } from "./firecracker-wheel.ts";
 import { goEnv } from "./go.ts";
@@ -31,8 +32,16 @@ const FILES: Readonly<Record<NodePhase, readonly string[]>> = {
   host: ["test/host/**/*.test.ts"],
   e2e: ["test/e2e/**/*.test.ts"],
 };
+/** How many files run side by side: two cores are the least that tests are run on. */
+const WIDTH: Readonly<Record<NodePhase, readonly string[]>> = {
+  unit: ["--test-concurrency=3"],
+  // Each with a server's worth of names on this host for itself.
+  host: ["--test-concurrency=2"],
+  // Each with a server for itself.
+  e2e: ["--test-concurrency=2", `--test-global-setup=${join(root, "test", "e2e", "servers.ts")}`],
+};
 const FILE_TIMEOUT_MS = 600_000;
-const FUZZED = "./internal/envd/httpapi";
+const FUZZED = ["./internal/envd/httpapi", "./internal/envd/archive"];
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -102,13 +111,16 @@ async function goTests(): Promise<number> {
 
 /** Tries made-up input on everything that takes it, each for a moment. To search longer: CONTRIBUTING.md. */
 async function fuzz(env: Record<string, string>): Promise<number> {
-  const list = await run(["go", "test", "-C", "native", "-list", "^Fuzz", FUZZED], { cwd: root, env });
-  const targets = list.split("\n").filter((line) => line.startsWith("Fuzz"));
-  if (targets.length === 0) throw new Error(`there is no fuzz target in native/${FUZZED}`);
-  for (const target of targets) {
-    const search = ["-run", "^$", "-fuzz", `^${target}$`, "-fuzztime", "2s", "-parallel", "1"];
-    const code = await show(["go", "test", "-C", "native", FUZZED, ...search], { cwd: root, env });
-    if (code !== 0) return code;
+  for (const folder of FUZZED) {
+    const list = await run(["go", "test", "-C", "native", "-list", "^Fuzz", folder], { cwd: root, env });
+    const targets = list.split("\n").filter((line) => line.startsWith("Fuzz"));
+    if (targets.length === 0) throw new Error(`there is no fuzz target in native/${folder}`);
+    for (const target of targets) {
+      // Go takes up to a minute to make each input shorter that leads to new code, and tries none meanwhile.
+      const search = ["-fuzz", `^${target}$`, "-fuzztime", "2s", "-fuzzminimizetime", "100x", "-parallel", "1"];
+      const code = await show(["go", "test", "-C", "native", folder, "-run", "^$", ...search], { cwd: root, env });
+      if (code !== 0) return code;
+    }
   }
   return 0;
 }
@@ -119,10 +131,9 @@ async function nodeTests(phase: NodePhase, env: Record<string, string>): Promise
     say(`!!! there is no test for this phase (${FILES[phase].join(", ")})`);
     return 0;
   }
-  // Tests on the host measure, and share namespaces, cgroups and two cores: one file at a time.
-  // The end-to-end tests share one server, so they share one process.
-  const width = { unit: [], host: ["--test-concurrency=1"], e2e: ["--test-isolation=none"] }[phase];
   const name = values.name === undefined ? [] : [`--test-name-pattern=${values.name}`];
-  const options = ["--test", "--test-reporter=spec", `--test-timeout=${FILE_TIMEOUT_MS}`, ...width, ...name];
-  return await show([process.execPath, ...options, ...files], { cwd: root, env });
+  const options = ["--test", "--test-reporter=spec", `--test-timeout=${FILE_TIMEOUT_MS}`, ...WIDTH[phase], ...name];
+  // Stripping types and compiling are done once, not by every file's process.
+  const compiled = { NODE_COMPILE_CACHE: join(cacheDir(), "compile") };
+  return await show([process.execPath, ...options, ...files], { cwd: root, env: { ...env, ...compiled } });
 }

@@ -3,11 +3,13 @@ import { readdirSync, readFileSync, realpathSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
+import { MIB } from "#domain";
 import { commandLine, processIds } from "#lib/proc";
 import { CLAIMS_DIR, serverNetwork } from "#network";
 import { connectStore } from "#store";
 import { createApi } from "../../scripts/setup/api.ts";
 import { dataPaths } from "../../src/config.ts";
+import { openCgroups } from "../../src/driver/cgroup/index.ts";
 import { slotOfName } from "../../src/network/addresses.ts";
 import type { TestServer } from "./start.ts";
 
@@ -31,29 +33,36 @@ interface Inventory {
   /** Metrics and logs that lie with those of living sandboxes and are of none. */
   readonly strayTelemetry: readonly string[];
   readonly slots: number;
+  /** How many the server says it has. */
+  readonly ready: { readonly clones: number; readonly copies: number };
 }
 
-/** Waits until everything on the host belongs to a sandbox the server lists, and every sandbox has its parts; else says what
- *  differs. */
+/** Waits until everything on the host belongs to a sandbox the server lists, or to one of the clones and copies that it says stand
+ *  ready, and all of these have their parts; else says what differs. */
 export async function assertNothingLost(server: TestServer): Promise<void> {
   const giveUpAtMs = Date.now() + SETTLE_MS;
   for (;;) {
-    const { running, paused, ...host } = await inventory(server);
+    const { running, paused, ready, ...host } = await inventory(server);
     const both = [...running, ...paused].sort();
+    const standing = host.sandboxes.filter((id) => !running.includes(id));
+    const copies = standing.filter((id) => paused.includes(id));
+    const clones = standing.filter((id) => !paused.includes(id));
+    const machines = [...running, ...standing].sort();
     const expected = {
       records: both,
-      sandboxes: running,
-      gofers: running,
-      cgroups: running,
-      bundles: running,
-      uppers: running,
+      sandboxes: machines,
+      gofers: machines,
+      cgroups: machines,
+      bundles: machines,
+      uppers: machines,
       checkpoints: paused,
-      leases: both,
+      leases: [...both, ...clones].sort(),
       strayTelemetry: [],
-      slots: running.length + SLOTS_READY,
+      slots: machines.length + (server.config.slotsReady ?? SLOTS_READY),
     };
     try {
       assert.deepEqual(host, expected);
+      assert.deepEqual({ clones: clones.length, copies: copies.length }, ready);
       return;
     } catch (error) {
       if (Date.now() > giveUpAtMs) throw error;
@@ -84,7 +93,19 @@ async function inventory(server: TestServer): Promise<Inventory> {
       (id) => !running.includes(id) && !paused.includes(id),
     ),
     slots: slotsOf(index),
+    ready: {
+      clones: await metric(server, 'aenv_ready_machines{kind="clone"}'),
+      copies: await metric(server, 'aenv_ready_machines{kind="copy"}'),
+    },
   };
+}
+
+/** A figure of the server's own metrics, by its name and labels. */
+export async function metric({ url, apiKey }: Pick<TestServer, "url" | "apiKey">, name: string): Promise<number> {
+  const answer = await fetch(`${url}/metrics`, { headers: { "X-API-Key": apiKey } });
+  const line = (await answer.text()).split("\n").find((text) => text.startsWith(`${name} `));
+  assert.ok(line !== undefined, `there is no metric ${name}`);
+  return Number(line.slice(name.length + 1));
 }
 
 /** Which of the host's servers this one is. */
@@ -108,6 +129,12 @@ function machineOf({ dataDir }: TestServer, id: string): string {
   const machine = readdirSync(join(dataDir, "machines")).find((name) => sandboxOf(name) === id);
   assert.ok(machine !== undefined, `${id} has no machine`);
   return machine;
+}
+
+/** What the host has given a sandbox of its memory, without file cache. */
+export function heldMib(server: TestServer, id: string): number {
+  const cgroups = openCgroups(`/aenv/${indexOf(server)}`);
+  return cgroups.stats(machineOf(server, id)).memoryBytes / MIB;
 }
 
 /** Processes of the runtime, by the sandboxes they belong to: one entry for each. */

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
-import { renameSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, renameSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CommandExitError, NotFoundError, Sandbox, SandboxError } from "e2b";
 import { type Answer, call as callOf, type Detail, detailOf } from "./calls.ts";
-import { assertNothingLost } from "./host.ts";
+import { assertNothingLost, sandboxProcess } from "./host.ts";
 import { askThroughEdge, Live, OWN_ADDRESS_PORT, SERVICE_PORT } from "./live.ts";
 import { newSandbox, output, useServer } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
@@ -325,7 +325,12 @@ describe("the life of a sandbox", { timeout: 600_000 }, () => {
     await using sandbox = await newSandbox();
     await sandbox.files.write("/dev/shm/state", "kept");
     await sandbox.pause();
-    const { dataDir } = await sharedServer();
+    const server = await sharedServer();
+    const { dataDir } = server;
+    // Its kept copy would be thawed.
+    const copy = sandboxProcess(server, sandbox.sandboxId);
+    process.kill(copy, "SIGKILL");
+    await until("the end of the copy", () => !existsSync(join(dataDir, "machines", `${sandbox.sandboxId}-0001`)));
     const pages = join(dataDir, "checkpoints", `${sandbox.sandboxId}-0001`, "state", "pages.img");
     renameSync(pages, `${pages}.away`);
     assert.equal((await call("POST", `/sandboxes/${sandbox.sandboxId}/connect`, { timeout: 60 })).status, 500);

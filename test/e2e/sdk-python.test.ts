@@ -4,7 +4,7 @@ import { sharedServer } from "./server.ts";
 
 /** How many tests each scenario has. */
 const SCENARIOS = {
-  "sync_lifecycle.py": 8,
+  "sync_lifecycle.py": 10,
   "sync_commands.py": 8,
   "sync_files.py": 6,
   "all_async.py": 4,

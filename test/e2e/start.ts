@@ -1,3 +1,4 @@
+import { randomInt } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -8,6 +9,7 @@ import { createApi } from "../../scripts/setup/api.ts";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { type ServerConfig, startServer } from "../../scripts/setup/server.ts";
 import { baseSpec, makeTemplate } from "../../scripts/setup/template.ts";
+import { BaseImage } from "./base-image.ts";
 import { removeServer } from "./remove.ts";
 
 /** A whole server of this checkout, on a data folder and a port of its own, with the real template `base`. */
@@ -15,16 +17,37 @@ export interface TestServer {
   readonly url: string;
   readonly apiKey: string;
   readonly dataDir: string;
-  readonly config: ServerConfig;
+  readonly config: TestConfig;
   /** Digest of the image that `base` is made from. */
   readonly baseImage: string;
   /** Process id of `keeper`, `blobd`, `aenvd` or `edge` as it is now. */
   pid(service: string): number;
   /** Kills a service with SIGKILL and waits until its successor (started by the keeper) is there. */
   killService(service: string): Promise<void>;
+  /** Starts what does not run, as `npm run up` does. */
+  restart(): Promise<void>;
   /** Ends everything and removes all of it. */
   stop(): Promise<void>;
 }
+
+/** Of a test's server; what it does not set is as for everybody. */
+export interface TestConfig extends ServerConfig {
+  readonly slotsReady?: number;
+  readonly idleAfterMs?: number;
+  readonly swapMaxMib?: number;
+  readonly memoryBudgetMib?: number;
+}
+
+export interface TestServerOptions {
+  /** A folder that is there, for the data folder; else a new one. */
+  readonly path?: string;
+  readonly settings?: Partial<TestConfig>;
+  /** More of the environment of aenvd. */
+  readonly env?: Readonly<Record<string, string>>;
+}
+
+/** Below Linux's range for the near end of connections: what is free here is not taken by the next of those. */
+const LISTEN_PORTS = { from: 10_000, to: 32_000 };
 
 /** What `npm test` hands to the tests; says how to get it when it is missing. */
 export function fromSetUp(name: string): string {
@@ -34,26 +57,46 @@ export function fromSetUp(name: string): string {
 }
 
 /** Starts one; whoever does stops it. */
-export async function startTestServer(): Promise<TestServer> {
-  const path = mkdtempSync(join(tmpdir(), "aenv-e2e-"));
+export async function startTestServer(options: TestServerOptions = {}): Promise<TestServer> {
+  const { path = mkdtempSync(join(tmpdir(), "aenv-e2e-")), env = {} } = options;
   const data = dataDir(path);
-  const config: ServerConfig = {
+  const config: TestConfig = {
     dataDir: path,
     listen: `127.0.0.1:${await freePort()}`,
     tlsListen: `127.0.0.1:${await freePort()}`,
     binDir: fromSetUp("AENV_TEST_BIN_DIR"),
     runscPath: fromSetUp("AENV_TEST_RUNSC"),
     commit: "test",
+    ...options.settings,
   };
-  await startServer(data, config);
+  const image = new BaseImage(config.binDir);
+  const digest = await image.lendTo(path);
+  await startServer(data, config, env);
+  const api = createApi(`http://${config.listen}`, readFileSync(data.keyFile, "utf8").trim());
+  try {
+    const baseImage = await makeTemplate(data, config, api, { ...baseSpec(), ...(digest !== undefined && { digest }) });
+    if (digest === undefined) await image.keep(path, baseImage);
+    else await image.letGo(path);
+    return runningTestServer({ config, baseImage }, env);
+  } catch (error) {
+    await removeServer(data, api);
+    throw error;
+  }
+}
+
+/** One that has been started, perhaps by another process. */
+export function runningTestServer(
+  { config, baseImage }: Pick<TestServer, "config" | "baseImage">,
+  env?: Readonly<Record<string, string>>,
+): TestServer {
+  const data = dataDir(config.dataDir);
   const url = `http://${config.listen}`;
   const apiKey = readFileSync(data.keyFile, "utf8").trim();
-  const baseImage = await makeTemplate(data, config, createApi(url, apiKey), baseSpec());
   const pid = (service: string): number => Number(readFileSync(data.pidFile(service), "utf8"));
   return {
     url,
     apiKey,
-    dataDir: path,
+    dataDir: data.path,
     config,
     baseImage,
     pid,
@@ -62,9 +105,12 @@ export async function startTestServer(): Promise<TestServer> {
       process.kill(before, "SIGKILL");
       await until(`a new ${service}`, () => pid(service) !== before);
     },
+    async restart() {
+      await startServer(data, config, env);
+    },
     async stop() {
       await removeServer(data, createApi(url, apiKey));
-      rmSync(path, { recursive: true, force: true });
+      rmSync(data.path, { recursive: true, force: true });
     },
   };
 }
@@ -91,12 +137,16 @@ export async function until(
   }
 }
 
-/** A port that is free on the loopback now. */
+/** A port that is free on the loopback now, and not one of those that connections are given. */
 export async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  if (typeof address !== "object" || address === null) throw new Error("no port");
-  return address.port;
+  for (;;) {
+    const port = randomInt(LISTEN_PORTS.from, LISTEN_PORTS.to);
+    const server = createServer();
+    const isFree = await new Promise<boolean>((resolve) => {
+      server.once("error", () => resolve(false)).listen(port, "127.0.0.1", () => resolve(true));
+    });
+    if (!isFree) continue;
+    await new Promise((resolve) => server.close(resolve));
+    return port;
+  }
 }

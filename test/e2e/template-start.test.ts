@@ -58,6 +58,13 @@ describe("start and ready commands of templates", { timeout: 120_000 }, () => {
           "it is listed as a command",
         );
       }
+      const [rebooted] = sandboxes;
+      assert.ok(rebooted !== undefined);
+      await rebooted.commands.run("rm who");
+      await rebooted.pause({ keepMemory: false });
+      await rebooted.connect();
+      await until("who started it", async () => (await output(rebooted, "cat who || true")) === "user");
+      assert.equal((await rebooted.commands.list()).filter(({ args }) => args.includes(COUNTER)).length, 1);
     } finally {
       await Promise.all(sandboxes.map((sandbox) => sandbox.kill()));
     }

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { readFileSync, truncateSync, writeFileSync } from "node:fs";
+import { closeSync, openSync, readFileSync, truncateSync, writeFileSync, writeSync } from "node:fs";
 import { readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
@@ -111,6 +111,23 @@ describe("what the Firecracker driver does with memory and processes, toy guest"
       await assert.rejects(failed, (error) => error instanceof CheckpointError && error.machineRuns);
       await capture(machine, first.count);
     }
+    await machine.stop();
+  });
+
+  test("a disk that is written to while it is copied makes no checkpoint, and the machine goes on", async () => {
+    const machine = await boot();
+    const held = bench.holdNext("copy");
+    const refused = machine.checkpoint(newDir(), { keepRunning: true });
+    await held.reached;
+    const upper = openSync(join(bench.jailOf(machine.id), "upper"), "r+");
+    writeSync(upper, "x", 0);
+    closeSync(upper);
+    held.goOn();
+    await assert.rejects(
+      refused,
+      (error) => error instanceof CheckpointError && error.machineRuns && /was written to/.test(String(error.cause)),
+    );
+    await capture(machine, 0);
     await machine.stop();
   });
 

@@ -14,7 +14,9 @@ const KILL_AFTER_MS = [5, 20, 35, 50, 65, 80, 100, 130, 170];
 
 const skip = process.getuid?.() === 0 ? false : "needs root";
 
-if (skip === false) driverSuite("gvisor", () => GvisorBench.open());
+/** They take gVisor minutes on an emulated processor, and ask nothing of the host's kernel. */
+const lacks = patience(1) > 1 ? { disk: "tested on a real processor, by this file among the host's tests" } : {};
+if (skip === false) driverSuite("gvisor", () => GvisorBench.open(), lacks);
 
 describe("what the gVisor driver leaves on and takes from the host", { skip, timeout: patience(300_000) }, () => {
   let bench: GvisorBench;

@@ -98,6 +98,22 @@ def test_pause_and_connect():
         until("counting on", lambda: int(same.files.read("count")) > before)
 
 
+def test_pause_without_memory():
+    boot_id = "/proc/sys/kernel/random/boot_id"
+    with Sandbox.create("base", timeout=120) as sandbox:
+        sandbox.files.write("kept", "by the disk")
+        before = sandbox.files.read(boot_id)
+        assert sandbox.pause(mode="filesystem") is True
+        assert not sandbox.is_running()
+        same = sandbox.connect()
+        assert same.files.read("kept") == "by the disk"
+        rebooted = same.files.read(boot_id)
+        assert rebooted != before
+        sandbox.pause()
+        sandbox.connect(on_resume="reboot")
+        assert sandbox.files.read(boot_id) != rebooted
+
+
 def test_fork():
     with Sandbox.create("base", timeout=120, metadata={"branch": "root"}) as sandbox:
         sandbox.files.write("state", "shared")
@@ -115,6 +131,46 @@ def test_fork():
         finally:
             for fork in forks:
                 fork.kill()
+
+
+def test_snapshots():
+    with Sandbox.create("base", timeout=120, envs={"A": "1", "B": "2"}) as sandbox:
+        sandbox.files.write("/dev/shm/state", "first")
+        first = sandbox.create_snapshot("py-snap")
+        assert (first.snapshot_id, first.names) == ("default/py-snap:default", ["default/py-snap"])
+        unnamed = Sandbox.create_snapshot(sandbox.sandbox_id)
+        assert unnamed.names == [] and unnamed.snapshot_id.endswith(":default"), unnamed
+
+        def found(**query):
+            paginator = Sandbox.list_snapshots(**query)
+            pages = []
+            while paginator.has_next:
+                pages.append([info.snapshot_id for info in paginator.next_items()])
+            return pages
+
+        of_it = {"sandbox_id": sandbox.sandbox_id}
+        assert found(**of_it) == [[unnamed.snapshot_id, first.snapshot_id]]
+        assert found(**of_it, limit=1) == [[unnamed.snapshot_id], [first.snapshot_id]]
+        assert found(name="py-snap:default") == [[first.snapshot_id]]
+        assert [info.snapshot_id for info in sandbox.list_snapshots(name="py-snap").next_items()] == [first.snapshot_id]
+
+        with Sandbox.create(first.snapshot_id, timeout=60, envs={"A": "3"}) as child:
+            assert child.files.read("/dev/shm/state") == "first"
+            assert child.commands.run("echo $A,$B").stdout == "3,\n"
+            child.files.write("/dev/shm/state", "second")
+            again = child.create_snapshot("py-snap")
+        with Sandbox.create(again.snapshot_id, timeout=60) as grandchild:
+            assert grandchild.files.read("/dev/shm/state") == "second"
+            with raises(SandboxException):
+                Sandbox.delete_snapshot(again.snapshot_id)
+        sandbox.pause()
+        with raises(SandboxException):
+            sandbox.create_snapshot()
+    for info in (again, unnamed):
+        assert Sandbox.delete_snapshot(info.snapshot_id) is True
+        assert Sandbox.delete_snapshot(info.snapshot_id) is False
+    with raises(NotFoundException):
+        Sandbox.create_snapshot("inosuchsandbox000000")
 
 
 def test_metrics():

@@ -1,11 +1,12 @@
 import assert from "node:assert/strict";
-import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { type ClientHttp2Session, type ClientHttp2Stream, connect as connectHttp2 } from "node:http2";
 import { request } from "node:https";
 import { join } from "node:path";
 import { buffer, text } from "node:stream/consumers";
 import { afterEach, beforeEach, describe, it } from "node:test";
 import { connect, type TLSSocket } from "node:tls";
+import { until } from "../../e2e/start.ts";
 import type { EdgeProcess } from "./process.ts";
 import { happens, ID, World } from "./world.ts";
 
@@ -90,6 +91,31 @@ describe("TLS at the edge", () => {
       } finally {
         await without.close();
       }
+    }
+  });
+
+  it("is spoken as soon as what was in its way is gone, where nobody has asked for it", async () => {
+    const authority = join(world.folder, "tls", "authority.pem");
+    writeFileSync(authority, "no PEM");
+    world.serve = (_, response) => response.end("served");
+    world.run();
+    const later = await world.startEdge("-tls-listen", `127.0.0.1:${edge.tlsPort}`, "-tls-optional");
+    try {
+      assert.match(later.errors.join(), /HTTPS is not served.*address already in use/);
+      await edge.close();
+      rmSync(authority);
+      await until("HTTPS", async () => {
+        ca = readFileSync(join(world.folder, "tls", "ca.pem"));
+        return await dialTls("h2").then(
+          (socket) => socket.destroy() !== undefined,
+          () => false,
+        );
+      });
+      const client = await session();
+      assert.deepEqual(await answerOf(client.request({ ":path": "/" })), { status: 200, text: "served" });
+      client.destroy();
+    } finally {
+      await later.close();
     }
   });
 

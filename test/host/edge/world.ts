@@ -23,6 +23,9 @@ export class World {
   readonly woken: SandboxId[] = [];
   /** How aenvd resumes a sandbox. */
   wake: (id: SandboxId) => Promise<void> = async (id) => void this.run(id, 2);
+  readonly roused: SandboxId[] = [];
+  /** How it lets one go on that stands still. */
+  rouse: (id: SandboxId) => Promise<void> = async (id) => void this.run(id);
   routes = new Routes();
   api!: Server;
   feed!: RouteFeed;
@@ -56,7 +59,11 @@ export class World {
       this.woken.push(id);
       await this.wake(id);
     };
-    this.feed = await RouteFeed.start({ socketPath: this.routesSocket, routes, wake, logger: silentLogger });
+    const rouse = async (id: SandboxId): Promise<void> => {
+      this.roused.push(id);
+      await this.rouse(id);
+    };
+    this.feed = await RouteFeed.start({ socketPath: this.routesSocket, routes, wake, rouse, logger: silentLogger });
   }
 
   /** As a new aenvd does, with a table of its own. */
