@@ -120,10 +120,12 @@ HTTPServer(("", ${SERVICE_PORT}), Answer).serve_forever()`,
 
   /** A service that answers, and is not listened to. */
   async function serve(sandbox: Sandbox): Promise<void> {
-    const service = await sandbox.commands.run(`exec python3 -m http.server ${SERVICE_PORT}`, {
-      background: true,
-      timeoutMs: 0,
-    });
+    // Its own queue of five refuses some of many that come at once.
+    const program = `import http.server as web
+web.ThreadingHTTPServer.request_queue_size = 128
+web.ThreadingHTTPServer(("", ${SERVICE_PORT}), web.SimpleHTTPRequestHandler).serve_forever()`;
+    await sandbox.files.write("service.py", program);
+    const service = await sandbox.commands.run("exec python3 service.py", { background: true, timeoutMs: 0 });
     await until("the service", async () => (await answerOf(sandbox)) === 200);
     await service.disconnect();
   }
