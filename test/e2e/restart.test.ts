@@ -32,6 +32,11 @@ async function create(options: SandboxOpts = {}, of: TestServer = server): Promi
   });
 }
 
+/** A new edge has written its pid before it listens. */
+async function answering(of: TestServer = server): Promise<void> {
+  await until("the edge", async () => (await fetch(`${of.url}/health`).catch(() => undefined))?.ok === true);
+}
+
 async function list(of: TestServer = server): Promise<Map<string, string>> {
   const { status, body } = await call<Detail[]>(of, "GET", "/v2/sandboxes?limit=100");
   assert.equal(status, 200);
@@ -201,7 +206,7 @@ describe("kill -9 of the services", { timeout: 600_000 }, () => {
       await paused.pause();
       await Promise.all(services.map((name) => server.killService(name)));
       if (services.includes("edge")) {
-        await until("the edge", async () => (await fetch(`${server.url}/health`).catch(() => undefined))?.ok === true);
+        await answering();
       }
       await live.assertGoesOn();
       await paused.connect();
@@ -250,6 +255,7 @@ describe("kill -9 of the services", { timeout: 600_000 }, () => {
       const before = killed.map(server.pid);
       for (const pid of before) process.kill(pid, "SIGKILL");
       await until(`a new keeper and ${service}`, () => killed.every((name, at) => server.pid(name) !== before[at]));
+      await answering();
       await assertNothingLost(server);
     }
     await live.assertGoesOn();
@@ -268,10 +274,7 @@ describe("servers side by side", { timeout: 300_000 }, () => {
       assert.deepEqual([...(await list(other)).keys()], [theirs.sandboxId]);
       await Promise.all(["aenvd", "blobd", "edge"].map((name) => other.killService(name)));
       await live.assertGoesOn();
-      await until(
-        "the other's edge",
-        async () => (await fetch(`${other.url}/health`).catch(() => undefined))?.ok === true,
-      );
+      await answering(other);
       await strange.assertGoesOn();
       await assertNothingLost(server);
       await assertNothingLost(other);
