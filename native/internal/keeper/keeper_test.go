@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func testConfig(t *testing.T) Config {
@@ -34,6 +35,22 @@ func TestASecondKeeperIsRefusedAndToldByWhom(t *testing.T) {
 		if _, err := os.Stat(path); !os.IsNotExist(err) {
 			t.Errorf("%s after the end: %v", path, err)
 		}
+	}
+}
+
+func TestAKeeperWaitsForTheLastMomentOfTheOneBefore(t *testing.T) {
+	config := testConfig(t)
+	before, err := lock(config.LockFile, config.pidFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { before.Close() })
+	next, err := Start(config, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 

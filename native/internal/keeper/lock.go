@@ -5,8 +5,15 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+)
+
+// A killed keeper holds its lock until the last of its threads has gone, a moment after it has ended for all who look at it.
+const (
+	lockTime  = time.Second
+	lockPause = 10 * time.Millisecond
 )
 
 // lock makes this keeper the only one on its data; the lock is held as long as the file is open and ends with the
@@ -16,7 +23,14 @@ func lock(path, pidFile string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock file: %w", err)
 	}
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	giveUp := time.Now().Add(lockTime)
+	for {
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(giveUp) {
+			break
+		}
+		time.Sleep(lockPause)
+	}
 	if err == nil {
 		return file, nil
 	}

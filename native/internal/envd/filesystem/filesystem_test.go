@@ -137,6 +137,7 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	b.must(os.MkdirAll(other+"/tree/sub", 0o750))
 	b.must(os.WriteFile(other+"/tree/sub/file", []byte("x"), 0o600))
 	b.must(os.Chmod(other+"/tree/sub/file", 0o711|os.ModeSetuid))
+	b.must(unix.Setxattr(other+"/tree/sub/file", metadataPrefix+"kind", []byte("small"), 0))
 	b.must(os.Chown(other+"/tree/sub", 7, 8))
 	b.must(os.Symlink("sub/file", other+"/tree/link"))
 	b.must(b.move(other+"/tree", b.path("moved")))
@@ -151,6 +152,9 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	b.must(err)
 	if stat.Uid != 7 || stat.Gid != 8 || info.Mode() != 0o711|os.ModeSetuid {
 		t.Fatalf("owner %d:%d, mode %v", stat.Uid, stat.Gid, info.Mode())
+	}
+	if got := metadataOf(b.path("moved/sub/file")); got["kind"] != "small" {
+		t.Errorf("metadata: %v", got)
 	}
 	if _, err := os.Lstat(other + "/tree"); !os.IsNotExist(err) {
 		t.Fatal("the source is still there")

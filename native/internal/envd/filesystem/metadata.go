@@ -65,6 +65,12 @@ func metadataOf(path string) map[string]string {
 		func(name string, b []byte) (int, error) { return unix.Getxattr(path, name, b) })
 }
 
+func metadataOfFile(file *os.File) map[string]string {
+	fd := int(file.Fd())
+	return readMetadata(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
+		func(name string, b []byte) (int, error) { return unix.Fgetxattr(fd, name, b) })
+}
+
 func readMetadata(list func([]byte) (int, error), get func(string, []byte) (int, error)) map[string]string {
 	var metadata map[string]string
 	for name := range strings.SplitSeq(string(grow(list)), "\x00") {

@@ -42,7 +42,7 @@ func moveAcross(source, destination string) error {
 	return os.RemoveAll(source)
 }
 
-// copyTree copies files, directories and links with owner, mode and time. Anything else cannot be moved this way.
+// copyTree copies files, directories and links with owner, mode, time and what clients have said of files. Anything else cannot be moved this way.
 func copyTree(source, destination string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -50,7 +50,7 @@ func copyTree(source, destination string) error {
 	}
 	switch {
 	case info.Mode().IsRegular():
-		err = copyFile(source, destination)
+		err = copyFile(source, destination, info)
 	case info.IsDir():
 		err = copyDir(source, destination)
 	case info.Mode()&fs.ModeSymlink != 0:
@@ -84,18 +84,22 @@ func copyAttributes(path string, info fs.FileInfo) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{when, when}, 0)
 }
 
-func copyFile(source, destination string) error {
-	from, err := os.Open(source)
+// copyFile copies the very file that info is of: whoever may write to the folder could have put a link or a pipe there since.
+func copyFile(source, destination string, info fs.FileInfo) error {
+	from, err := os.OpenFile(source, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
+	if opened, err := from.Stat(); err != nil || !os.SameFile(opened, info) {
+		return errors.Join(fmt.Errorf("'%s' was replaced while it was moved: %w", source, syscall.EBUSY), err)
+	}
 	to, err := os.OpenFile(destination, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(to, from)
-	return errors.Join(err, to.Close())
+	return errors.Join(err, ReplaceMetadata(to, metadataOfFile(from)), to.Close())
 }
 
 func copyDir(source, destination string) error {

@@ -3,6 +3,7 @@ package guest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -18,12 +19,11 @@ var generationDirs = []string{"/run/aenv", "/var/lib/aenv"}
 type Generation struct {
 	// Number counts the starts of one sandbox, from 1; it is 0 in the machine that a template is captured from.
 	Number int
-	// ID is another at every start, and cannot be foretold. Empty: there is nothing to tell.
+	// ID is another at every start, and cannot be foretold. Empty: there is nothing new to tell.
 	ID string
 }
 
-// writeGeneration puts the marker in the place of the one before, in one step. A program that watches the folder is woken, but
-// not by what it knows: an init may be said again.
+// writeGeneration puts the marker in the place of the one before, in one step.
 func (g Guest) writeGeneration(sandboxID string, generation Generation) error {
 	if generation.ID == "" {
 		return nil
@@ -31,14 +31,13 @@ func (g Guest) writeGeneration(sandboxID string, generation Generation) error {
 	text := fmt.Sprintf("AENV_SANDBOX_ID=%s\nAENV_GENERATION=%d\nAENV_GENERATION_ID=%s\n", sandboxID, generation.Number, generation.ID)
 	var problems []error
 	for _, name := range generationDirs {
-		dir := g.path(name)
-		err := os.MkdirAll(dir, 0o755)
-		path := filepath.Join(dir, generationName)
-		if holds(path, text) {
-			return nil
-		}
-		if err == nil {
-			err = replaceFile(path, text)
+		path := filepath.Join(g.path(name), generationName)
+		// The folder is there, but for the first time.
+		err := replaceFile(path, text)
+		if errors.Is(err, fs.ErrNotExist) {
+			if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+				err = replaceFile(path, text)
+			}
 		}
 		if err == nil {
 			return nil
@@ -46,14 +45,4 @@ func (g Guest) writeGeneration(sandboxID string, generation Generation) error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
-}
-
-// holds tells whether a file has this text. What else lies in its place, such as a pipe, is not read: a read of it might not end.
-func holds(path, text string) bool {
-	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(text)) {
-		return false
-	}
-	known, err := os.ReadFile(path)
-	return err == nil && string(known) == text
 }

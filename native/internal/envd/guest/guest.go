@@ -58,18 +58,22 @@ func (g Guest) Boot() {
 	note("tmp", g.ensureTemporary())
 }
 
-// Apply takes over what an init says.
-func (g Guest) Apply(facts Facts) {
+// Renew makes the machine the one of now: what no restore leaves as it should be.
+func (g Guest) Renew(facts Facts) {
 	if g.isReal() {
 		note("clock", setClock(facts.Time))
 		note("entropy", addEntropy(facts.Entropy))
 	}
+	note("generation", g.writeGeneration(facts.SandboxID, facts.Generation))
+}
+
+// Name makes the machine a sandbox: what it keeps as long as it is that one. Each file costs a sandbox a millisecond or so.
+func (g Guest) Name(facts Facts) {
 	if facts.Hostname != "" {
 		note("hostname", g.setHostname(facts.Hostname))
 		note("hosts", g.updateHosts(facts.Hostname))
 	}
 	note("identity files", g.writeIdentity(facts))
-	note("generation", g.writeGeneration(facts.SandboxID, facts.Generation))
 	note("home", g.ensureHome(facts.User))
 }
 

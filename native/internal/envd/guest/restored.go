@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -48,10 +49,13 @@ type entropyPool struct {
 
 const maxEntropyBytes = 512
 
+// kernelKeepsNoEntropy is set where the kernel has no such call, nor a state that is restored: gVisor's.
+var kernelKeepsNoEntropy atomic.Bool
+
 // addEntropy gives the kernel fresh randomness and has it use that from the next number on; by itself it would go on with
 // the old state for up to a minute.
 func addEntropy(entropy []byte) error {
-	if len(entropy) == 0 {
+	if len(entropy) == 0 || kernelKeepsNoEntropy.Load() {
 		return nil
 	}
 	device, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
@@ -63,8 +67,8 @@ func addEntropy(entropy []byte) error {
 	used := copy(pool.bytes[:], entropy)
 	pool.creditBits, pool.sizeBytes = int32(used*8), int32(used)
 	if err := control(device, unix.RNDADDENTROPY, unsafe.Pointer(&pool)); err != nil {
-		// gVisor's has no such call, nor a state that is restored.
 		if errors.Is(err, unix.ENOTTY) {
+			kernelKeepsNoEntropy.Store(true)
 			return nil
 		}
 		return fmt.Errorf("add: %w", err)

@@ -27,8 +27,14 @@ func (f *files) download(w http.ResponseWriter, r *http.Request, user users.User
 	}
 }
 
-// unsizedBytes is up to which size a file that says it is empty is read before it is sent.
-const unsizedBytes = 1 << 20
+const (
+	// wholeBytes is up to which size a file is read before anything is sent. Its length is then that of what was read: a
+	// file that a program writes anew just now, cut to nothing and filled again, is no broken answer.
+	wholeBytes = 64 << 10
+	// unsizedBytes is up to which size a file is read that holds more than it says: the kernel's own files say that they
+	// are empty.
+	unsizedBytes = 1 << 20
+)
 
 // send answers with a file's content. An error means that nothing has been sent.
 func send(w http.ResponseWriter, r *http.Request, path string) error {
@@ -41,13 +47,12 @@ func send(w http.ResponseWriter, r *http.Request, path string) error {
 	header.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
 	header.Set("Vary", "Accept-Encoding")
 	var content io.ReadSeeker = file
-	if info.Size() == 0 {
-		// The kernel's own files say that they are empty and are read to their end.
+	if info.Size() <= wholeBytes {
 		text, err := io.ReadAll(io.LimitReader(file, unsizedBytes+1))
 		if err != nil {
 			return fileError(path, err)
 		}
-		if len(text) > unsizedBytes {
+		if len(text) > unsizedBytes && info.Size() == 0 {
 			return sendUnsized(w, path, io.MultiReader(bytes.NewReader(text), file))
 		}
 		content = bytes.NewReader(text)

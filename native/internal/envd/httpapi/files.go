@@ -109,11 +109,21 @@ func followLinks(path string) (string, error) {
 			return path, nil
 		}
 		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(path), target)
+			target = filepath.Dir(path) + "/" + target
 		}
-		path = target
+		path = inRealFolder(target)
 	}
 	return "", &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
+}
+
+// inRealFolder takes links and ".." out of the folder of a path: a ".." leads up from where a folder is, not from where a link
+// to it lies. A folder that is not there has none to be found.
+func inRealFolder(path string) string {
+	folder, name := filepath.Split(path)
+	if found, err := filepath.EvalSymlinks(folder); err == nil {
+		folder = found
+	}
+	return filepath.Join(folder, name)
 }
 
 func resolve(path string, user users.User) (string, error) {

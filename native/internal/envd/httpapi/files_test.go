@@ -43,6 +43,36 @@ func noise(size int) []byte {
 	return content
 }
 
+// A small file that a program cuts to nothing and writes anew all the time is read whole, in what length it has right then,
+// never as an answer that ends before its length.
+func TestAFileThatIsWrittenAnewIsReadWhole(t *testing.T) {
+	b := newBench(t)
+	path := b.path("counter")
+	content := bytes.Repeat([]byte("7"), wholeBytes)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.WriteFile(path, content, 0o644)
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	for range 2000 {
+		got := b.get(path, "Accept-Encoding", "identity")
+		if got.status != http.StatusOK || strings.Trim(got.body, "7") != "" {
+			t.Fatalf("%d, %d bytes", got.status, len(got.body))
+		}
+	}
+}
+
 func TestSignatureVector(t *testing.T) {
 	if got := sign("hello.txt", "read", "user", "0tQG31xiMp0IOQfaz9dcwi72L1CPo8e0", "", false); got != "v1_gUtH/s9YCJWgCizjfUxuWfhFE4QSydOWEIIvfLwDr6E" {
 		t.Fatal(got)

@@ -69,7 +69,7 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	before := s.Identity.Current()
-	accepted := s.Identity.Accept(r.Header.Get(initKeyHeader), body.InitKey, identity.Identity{
+	now := identity.Identity{
 		AccessToken:    body.AccessToken,
 		EnvVars:        body.EnvVars,
 		DefaultUser:    body.DefaultUser,
@@ -79,31 +79,40 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		Hostname:       body.Hostname,
 		Generation:     body.Generation,
 		GenerationID:   body.GenerationID,
-	})
-	if !accepted {
+	}
+	if !s.Identity.Accept(r.Header.Get(initKeyHeader), body.InitKey, now) {
 		refuseKey(w)
 		return
 	}
 	if s.Guest != nil {
 		facts := guest.Facts{
 			SandboxID: body.SandboxID, TemplateID: body.TemplateID, Hostname: body.Hostname,
-			Generation: guest.Generation{Number: body.Generation, ID: body.GenerationID},
-			Time:       body.Timestamp.Time, Entropy: body.Entropy,
+			Time: body.Timestamp.Time, Entropy: body.Entropy,
 		}
-		// A default user that the image does not have is an error of the requests that need it, not of the init.
-		facts.User, _ = s.Identity.User("")
-		s.Guest.Apply(facts)
+		if body.GenerationID != before.GenerationID {
+			// A program that watches the file is not woken by an init that is said again.
+			facts.Generation = guest.Generation{Number: body.Generation, ID: body.GenerationID}
+		}
+		if !now.NamesAs(before) {
+			// A default user that the image does not have is an error of the requests that need it, not of the init.
+			facts.User, _ = s.Identity.User("")
+			s.Guest.Name(facts)
+		}
+		s.Guest.Renew(facts)
 	}
-	if body.SandboxID != before.SandboxID {
+	if body.SandboxID != before.SandboxID || before.Generation == 0 && body.Generation > 0 {
+		// Said before it was this sandbox, which it may have been told ahead that it will be.
 		s.Log.Clear()
 	}
 	if body.Generation > 0 && body.GenerationID != before.GenerationID {
 		s.runHook(r.Context(), body)
 	}
 	s.Log.Add(logbook.Info, agentLogger, "The agent is ready", logbook.Fields{"event_type": "agent_ready"})
+	w.WriteHeader(http.StatusNoContent)
+	// A sandbox waits for this answer, and not for what follows.
+	_ = http.NewResponseController(w).Flush()
 	// What the machine did until now is none of this life's.
 	s.nodeMetrics.usedPercent(time.Now())
-	w.WriteHeader(http.StatusNoContent)
 }
 
 func refuseKey(w http.ResponseWriter) {

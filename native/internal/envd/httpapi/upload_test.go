@@ -122,6 +122,31 @@ func TestFILE02NoHalfReads(t *testing.T) {
 	}
 }
 
+// FILE-08: a link's ".." starts where its folder is, by whatever name the folder was reached.
+func TestFILE08WritesThroughLinksInLinkedFolders(t *testing.T) {
+	b := newBench(t)
+	for _, err := range []error{
+		os.MkdirAll(b.path("real/deep"), 0o755),
+		os.Symlink("real/deep", b.path("short")),
+		os.Symlink("../up", b.path("real/deep/up")),
+		os.Symlink("short/../aside", b.path("aside")),
+		os.Symlink("../missing/new", b.path("real/deep/new")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, behind := range map[string]string{"short/up": "real/up", "aside": "real/aside", "real/deep/new": "real/missing/new"} {
+		b.put(b.path(path), []byte(path))
+		if content, err := os.ReadFile(b.path(behind)); err != nil || string(content) != path {
+			t.Errorf("%s: %q, %v", path, content, err)
+		}
+		if got := b.get(b.path(path)); got.body != path {
+			t.Errorf("%s is read as %q", path, got.body)
+		}
+	}
+}
+
 // FILE-07: an upload that breaks off leaves the old file, or none, and no litter.
 func TestFILE07AbortedUpload(t *testing.T) {
 	b := newBench(t)

@@ -33,6 +33,11 @@ type Identity struct {
 	GenerationID string
 }
 
+// NamesAs tells whether both make a machine the same sandbox, whatever else they say.
+func (i Identity) NamesAs(other Identity) bool {
+	return i.SandboxID == other.SandboxID && i.TemplateID == other.TemplateID && i.Hostname == other.Hostname && i.DefaultUser == other.DefaultUser
+}
+
 // Store keeps the current identity and the key that the next init must show.
 type Store struct {
 	users users.Database

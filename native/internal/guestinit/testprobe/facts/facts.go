@@ -140,7 +140,7 @@ func (f *Facts) restore() {
 	var said bytes.Buffer
 	log.SetOutput(&said)
 	later := time.Now().Add(time.Hour).Round(0) // of the clock on the wall alone
-	guest.Guest{}.Apply(guest.Facts{Time: later, Entropy: []byte("thirty-two bytes that are random")})
+	guest.Guest{}.Renew(guest.Facts{Time: later, Entropy: []byte("thirty-two bytes that are random")})
 	if off := time.Until(later).Abs(); off > time.Minute {
 		f.Problems = append(f.Problems, fmt.Sprintf("the clock is %v off", off))
 	}
