@@ -21,6 +21,8 @@ export interface MachineProcess {
   readonly cgroup: string;
   /** Whether the machine is paused now. */
   readonly paused: boolean;
+  /** Of its memory and what of it is in swap together. Absent: a kernel of its own keeps it. */
+  readonly memoryLimitBytes?: number;
 }
 
 /** A machine that is a process on this host, in a cgroup of its own: what all such have in common. */
@@ -32,11 +34,12 @@ export abstract class ProcessMachine implements Machine {
   protected paused: boolean;
   readonly #cgroups: Cgroups;
   readonly #cgroup: string;
+  readonly #memoryLimitBytes: number | undefined;
   #stopping: Promise<void> | undefined;
 
   /** Preconditions: the process has been started. */
   protected constructor(
-    { id, pid, version, cgroup, paused }: MachineProcess,
+    { id, pid, version, cgroup, paused, memoryLimitBytes }: MachineProcess,
     cgroups: Cgroups,
     watcher: ProcessWatcher,
   ) {
@@ -46,6 +49,7 @@ export abstract class ProcessMachine implements Machine {
     this.paused = paused;
     this.#cgroups = cgroups;
     this.#cgroup = cgroup;
+    this.#memoryLimitBytes = memoryLimitBytes;
     // A process that has gone already has no start time; whoever has its pid by then does not end with it.
     const ticks = startTicks(pid);
     const atMs =
@@ -79,11 +83,15 @@ export abstract class ProcessMachine implements Machine {
   }
 
   reclaim(): Promise<number> {
-    return this.#cgroups.reclaim(this.#cgroup);
+    return this.#cgroups.reclaim(this.#cgroup, this.#memoryLimitBytes);
   }
 
   abstract checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
-  abstract memory(): MemoryReading | undefined;
+
+  memory(): MemoryReading | undefined {
+    const limitBytes = this.#memoryLimitBytes;
+    return limitBytes === undefined ? undefined : this.#cgroups.memory(this.#cgroup, limitBytes);
+  }
 
   protected get isStopping(): boolean {
     return this.#stopping !== undefined;

@@ -1,4 +1,5 @@
 import { readdirSync, readFileSync } from "node:fs";
+import { isMissing } from "./files.ts";
 
 /** Field 22 of /proc/PID/stat: with the pid it names a process for good. undefined: no such process. */
 export function startTicks(pid: number): bigint | undefined {
@@ -22,9 +23,24 @@ export function processIds(): number[] {
 
 /** A process's arguments; empty when it has ended, or while it becomes another program. */
 export function commandLine(pid: number): string[] {
+  const text = unlessGone(() => readFileSync(`/proc/${pid}/cmdline`, "utf8"));
+  return text?.replace(/\0$/, "").split("\0") ?? [];
+}
+
+/** What the kernel says each of a process's threads does: `R`, `S`, `T`, …; none when it has ended. */
+export function threadStates(pid: number): string[] {
+  return (unlessGone(() => readdirSync(`/proc/${pid}/task`)) ?? []).flatMap((id) => {
+    const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8"));
+    return stat === undefined ? [] : [stat.slice(stat.lastIndexOf(")") + 2).slice(0, 1)];
+  });
+}
+
+/** Anything else than that it has ended, such as a lack of descriptors, tells nothing of a process. */
+function unlessGone<T>(read: () => T): T | undefined {
   try {
-    return readFileSync(`/proc/${pid}/cmdline`, "utf8").replace(/\0$/, "").split("\0");
-  } catch {
-    return [];
+    return read();
+  } catch (error) {
+    if (isMissing(error) || (error instanceof Error && "code" in error && error.code === "ESRCH")) return undefined;
+    throw error;
   }
 }

@@ -1,7 +1,7 @@
 import { mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { open, rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
-import { ignoreMissing } from "./files.ts";
+import { fault } from "./fault.ts";
 import type { Logger } from "./log.ts";
 import { Semaphore } from "./mutex.ts";
 import type { CommandRunner } from "./run.ts";
@@ -17,16 +17,18 @@ export interface SwapFilesOptions {
 
 /** Of the disk's free space, at most this share becomes one more file: what is written meanwhile must still fit. */
 const MAX_SHARE_OF_FREE = 0.25;
-/** After a host refused a swap file it is not asked again by this server. */
+/** A page that was on its way out when its owner ended is counted until somebody takes the file away, for good. */
+const NEXT_TO_NOTHING_BYTES = 16 * 1024 * 1024;
 const COMMAND_TIMEOUT_MS = 30_000;
 
 /**
- * Swap space of the host that is made when it is needed, file by file, and taken away when nothing is in it. A file that is
+ * Swap space of the host that is made when it is needed, file by file, and taken away when next to nothing is in it. A file that is
  * in use outlives this process, as what lies in it does; the next server on the folder takes it up.
  */
 export class SwapFiles {
   readonly #options: SwapFilesOptions;
   readonly #turns = new Semaphore(1);
+  /** After a host refused a swap file it is not asked again by this server. */
   #refused = false;
 
   private constructor(options: SwapFilesOptions) {
@@ -50,10 +52,10 @@ export class SwapFiles {
     });
   }
 
-  /** Takes files away in which nothing is, all but `keep` of them. */
+  /** Takes files away in which next to nothing is, all but `keep` of them. */
   trim({ keep = 0 } = {}): Promise<void> {
     return this.#turns.run(async () => {
-      const empty = this.#ours().filter(({ usedBytes }) => usedBytes === 0);
+      const empty = this.#ours().filter(({ usedBytes }) => usedBytes <= NEXT_TO_NOTHING_BYTES);
       for (const { path } of empty.slice(keep)) await this.#take(path);
     });
   }
@@ -80,20 +82,24 @@ export class SwapFiles {
 
   /** Its blocks are reserved, not written: the kernel writes them itself. */
   async #make(path: string): Promise<void> {
-    const { runner, fileBytes } = this.#options;
+    const { fileBytes } = this.#options;
     await rm(path, { force: true });
     await (await open(path, "wx", 0o600)).close();
-    for (const argv of [
-      ["fallocate", "--length", String(fileBytes), path],
-      ["mkswap", path],
-      ["swapon", path],
-    ])
-      await runner.run(argv, { timeoutMs: COMMAND_TIMEOUT_MS });
+    await this.#run(["fallocate", "--length", String(fileBytes), path]);
+    await fault("swap.reserved");
+    await this.#run(["mkswap", path]);
+    await this.#run(["swapon", path]);
+    await fault("swap.on");
   }
 
   async #take(path: string): Promise<void> {
-    await this.#options.runner.run(["swapoff", path], { timeoutMs: COMMAND_TIMEOUT_MS });
+    await this.#run(["swapoff", path]);
+    await fault("swap.off");
     await rm(path, { force: true });
+  }
+
+  async #run(argv: readonly string[]): Promise<void> {
+    await this.#options.runner.run(argv, { timeoutMs: COMMAND_TIMEOUT_MS });
   }
 
   /** What a crash left half made. */
@@ -134,12 +140,4 @@ function unescapeOctal(text: string): string {
 
 function freeSwapBytes(): number {
   return Number(/^SwapFree:\s+(\d+) kB$/m.exec(readFileSync("/proc/meminfo", "utf8"))?.[1] ?? 0) * 1024;
-}
-
-/** Takes the swap files of a folder away, whoever made them: their content goes back to memory. */
-export async function removeSwapFiles(dir: string, runner: CommandRunner): Promise<void> {
-  for (const { path } of swapAreas(readFileSync("/proc/swaps", "utf8"))) {
-    if (path.startsWith(`${dir}/`)) await runner.run(["swapoff", path]);
-  }
-  await rm(dir, { recursive: true, force: true }).catch(ignoreMissing);
 }

@@ -1,17 +1,15 @@
 import assert from "node:assert/strict";
+import { mkdtempSync } from "node:fs";
 import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, beforeEach, test } from "node:test";
+import { after, beforeEach, test } from "node:test";
 import { errorKind } from "#domain";
 import { MAX_SERVERS } from "./addresses.ts";
 import { claimServer, type ServerClaim } from "./claim.ts";
 
-let root: string;
+const root = mkdtempSync(join(tmpdir(), "aenv-claim-"));
 let claimsDir: string;
-before(async () => {
-  root = await mkdtemp(join(tmpdir(), "aenv-claim-"));
-});
 after(() => rm(root, { recursive: true }));
 beforeEach(async () => {
   claimsDir = await mkdtemp(join(root, "claims-"));

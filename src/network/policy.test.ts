@@ -48,6 +48,12 @@ test("the egress chain is the same whether made with the slot or set later", () 
   assert.deepEqual(chain(edgeRules(server, slot, { internet: false }), "egress"), ["goto refuse"]);
 });
 
+test("only root's programs on the host open connections to slots", () => {
+  const [hook, ...rules] = chain(hostRules(server), "from_host");
+  assert.match(hook ?? "", /hook output/);
+  assert.deepEqual(rules, ['oifname "ae3h*" meta skuid != 0 goto refuse']);
+});
+
 test("tables are replaced in the transaction that fills them, and a server touches only its own", () => {
   assert.ok(hostRules(server).startsWith("table inet ae3\ndelete table inet ae3\ntable inet ae3 {\n"));
   assert.ok(edgeRules(server, slot, { internet: true }).startsWith("table inet aenv\ndelete table inet aenv\ntable"));

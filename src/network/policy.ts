@@ -134,6 +134,8 @@ export function hostRules(server: ServerNetwork): string {
   const unasked = "ct state != { established, related }";
   // `local` comes before other people's destination NAT: a published container port on a host address is the host.
   // `to_host` comes after it: a transparent proxy's redirect is the host as well.
+  // `from_host`: what has been restored answers for a moment before it knows whose it is, and has whatever token it was captured
+  // with. The edge and aenvd are root's; a reply without a socket has no user, and passes.
   return replaceTable(
     server.prefix,
     `${DENIED_SET}
@@ -153,6 +155,10 @@ export function hostRules(server: ServerNetwork): string {
   chain to_host {
     type filter hook input priority filter; policy accept;
     ${fromSlots} ${unasked} goto refuse
+  }
+  chain from_host {
+    type filter hook output priority filter; policy accept;
+    ${toSlots} meta skuid != 0 goto refuse
   }
   chain through_host {
     type filter hook forward priority filter; policy accept;

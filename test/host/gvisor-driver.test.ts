@@ -3,7 +3,8 @@ import { existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { GIB, MIB, type Resources } from "#domain";
-import type { Driver, MachineSpec } from "#driver";
+import type { Driver, Machine, MachineSpec } from "#driver";
+import { commandLine, processIds } from "#lib/proc";
 import { patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { driverSuite } from "../../src/driver/testing.ts";
 import { GvisorBench } from "./gvisor/bench.ts";
@@ -129,6 +130,36 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     assert.deepEqual(await driver.leftovers(), []);
   });
 
+  test("a sandbox ends with its gofer, also while it stands still or after a restore", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    (await ready(bench, spec)).close();
+    const checkpoint = `${bench.dir}/without-gofer`;
+    await machine.checkpoint(checkpoint, { keepRunning: true });
+    await machine.pause();
+    const again = await bench.spec(SMALL);
+    const restored = await driver.restore(again, checkpoint);
+    (await ready(bench, again)).close();
+    const another = await bench.spec(SMALL);
+    const gone = await bench.open();
+    const unwatched = await gone.restore(another, checkpoint);
+    await unwatched.pause();
+    await gone.close();
+    for (const each of [machine, restored]) {
+      process.kill(goferOf(each), "SIGKILL");
+      assert.equal((await each.exited).reason, "crashed");
+      await driver.destroy(each.id);
+    }
+    process.kill(goferOf(unwatched), "SIGKILL");
+    assert.equal(
+      await (await bench.open()).adopt(another),
+      undefined,
+      "a server that was not there then goes on with it",
+    );
+    await driver.destroy(another.id);
+    assert.deepEqual(await driver.leftovers(), []);
+  });
+
   test("a start killed at any moment is found and removed, and its id's parts with it", {
     timeout: patience(120_000),
   }, async () => {
@@ -161,4 +192,13 @@ async function ready(bench: GvisorBench, spec: MachineSpec): Promise<TestAgent> 
   const agent = new TestAgent(bench.agentAddress(spec));
   await agent.ready();
   return agent;
+}
+
+function goferOf({ id }: Machine): number {
+  const pid = processIds().find((each) => {
+    const [program, ...args] = commandLine(each);
+    return program === "runsc-gofer" && args.some((arg) => arg.includes(id));
+  });
+  assert.ok(pid !== undefined, `${id} has no gofer`);
+  return pid;
 }

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync } from "node:fs";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, type TestContext, test } from "node:test";
+import { after, beforeEach, type TestContext, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { connectKeeper, type Keeper } from "#lib/keeper";
 import { startTicks } from "#lib/proc";
@@ -15,12 +15,11 @@ const nativeDir = join(import.meta.dirname, "../../native");
 const text = (bytes: Uint8Array) => new TextDecoder().decode(bytes);
 const shell = (script: string) => ["sh", "-c", script];
 
-let buildDir: string;
-let binary: string;
+const buildDir = mkdtempSync(join(tmpdir(), "aenv-keeper-build-"));
+const binary = join(buildDir, "keeper");
 
-before(async () => {
-  buildDir = await mkdtemp(join(tmpdir(), "aenv-keeper-build-"));
-  binary = join(buildDir, "keeper");
+beforeEach(async () => {
+  if (existsSync(binary)) return;
   // Go finds its caches by the environment of whoever runs the tests.
   const { PATH = "", HOME = "/root", GOPROXY = "" } = process.env;
   await localRunner().run(["go", "build", "-o", binary, "./cmd/keeper"], {

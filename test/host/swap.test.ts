@@ -1,19 +1,23 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
 import { after, test } from "node:test";
 import { MIB } from "#domain";
-import { createLogger } from "#lib/log";
+import { armFaults } from "#lib/fault";
+import { createLogger, silentLogger } from "#lib/log";
 import type { CommandRunner } from "#lib/run";
 import { localRunner } from "#lib/spawn";
-import { removeSwapFiles, SwapFiles, swapAreas } from "#lib/swap-files";
+import { SwapFiles } from "#lib/swap-files";
 import { openCgroups } from "../../src/driver/cgroup/index.ts";
+import { removeSwapFiles, swapFilesIn } from "./swap-files.ts";
 
 const HELD_BYTES = 24 * MIB;
+const LIMIT_BYTES = 32 * MIB;
 const FILE_BYTES = 64 * MIB;
 
 const dir = mkdtempSync(join(tmpdir(), "aenv-swap-"));
@@ -23,62 +27,143 @@ const runner: CommandRunner = {
   run: (argv, options) =>
     localRunner().run(argv[0] === "swapon" ? ["swapon", "--priority", "100", ...argv.slice(1)] : argv, options),
 };
-const ours = () => swapAreas(readFileSync("/proc/swaps", "utf8")).filter(({ path }) => path.startsWith(`${dir}/`));
+const logger = createLogger("error", (line) => process.stderr.write(`${line}\n`));
+const options = { dir, runner, logger, fileBytes: FILE_BYTES, maxFiles: 40 };
+const ours = () => swapFilesIn(dir);
+
+function moreThanFree(): number {
+  return Number(/SwapFree:\s+(\d+)/.exec(readFileSync("/proc/meminfo", "utf8"))?.[1]) * 1024 + 1;
+}
 
 after(async () => {
-  await cgroups.remove("held");
-  cgroups.removeParent();
-  await removeSwapFiles(dir, localRunner());
+  for (const name of cgroups.list()) await cgroups.remove(name);
+  await cgroups.removeParent();
+  await removeSwapFiles(dir);
   assert.deepEqual(ours(), []);
-  rmSync(dir, { recursive: true, force: true });
 });
 
-test("memory of a group goes to a swap file made for it, and comes back byte by byte", async () => {
-  const logger = createLogger("error", (line) => process.stderr.write(`${line}\n`));
-  const options = { dir, runner, logger, fileBytes: FILE_BYTES, maxFiles: 40 };
+/** A process in a group of its own that holds random bytes, and for each line it is sent says whether they are as they were, or
+ *  takes as many more. */
+class Holder implements AsyncDisposable {
+  readonly #child: ChildProcessByStdio<Writable, Readable, null>;
+  readonly #said: AsyncIterator<string>;
+
+  private constructor(group: string, bytes: number) {
+    const program = `
+import hashlib, os, sys
+sys.stdin.readline()
+held = [os.urandom(${bytes})]
+before = hashlib.sha256(held[0]).hexdigest()
+print("held", flush=True)
+for line in sys.stdin:
+    if line == "more\\n": held.append(os.urandom(${bytes}))
+    print(before == hashlib.sha256(held[0]).hexdigest(), flush=True)`;
+    this.#child = spawn("python3", ["-c", program], { stdio: ["pipe", "pipe", "inherit"] });
+    this.#said = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
+    cgroups.join(group, this.#child.pid ?? 0);
+  }
+
+  static async start(group: string, bytes = HELD_BYTES): Promise<Holder> {
+    await cgroups.create(group, { vcpus: 1, memoryBytes: LIMIT_BYTES, diskBytes: 0, pidsMax: 64 });
+    const holder = new Holder(group, bytes);
+    assert.equal(await holder.ask("hold"), "held");
+    return holder;
+  }
+
+  /** undefined: it has ended. */
+  async ask(line: "hold" | "same" | "more"): Promise<string | undefined> {
+    this.#child.stdin.write(`${line}\n`);
+    const { value, done } = await this.#said.next();
+    return done ? undefined : value;
+  }
+
+  async end(): Promise<string | null> {
+    if (this.#child.exitCode === null && this.#child.signalCode === null) await once(this.#child, "exit");
+    return this.#child.signalCode;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#child.kill("SIGKILL");
+    await this.end();
+  }
+}
+
+/** Makes room for what a holder holds, in a file that was made for it. */
+async function makeRoom(): Promise<SwapFiles> {
   const files = await SwapFiles.open(options);
-  const free = Number(/SwapFree:\s+(\d+)/.exec(readFileSync("/proc/meminfo", "utf8"))?.[1]) * 1024;
-  assert.equal(await files.room(free + 1), true);
+  assert.equal(await files.room(moreThanFree()), true);
+  return files;
+}
+
+test("memory of a group goes to a swap file made for it, and comes back byte by byte", async () => {
+  await makeRoom();
   assert.deepEqual(
     ours().map(({ usedBytes }) => usedBytes),
     [0],
   );
-
-  await cgroups.create("held", { vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 0, pidsMax: 64 });
-  const program = `
-import hashlib, os, sys
-held = os.urandom(${HELD_BYTES})
-before = hashlib.sha256(held).hexdigest()
-print("held", flush=True)
-sys.stdin.readline()
-print(before == hashlib.sha256(held).hexdigest(), flush=True)
-sys.stdin.readline()`;
-  const child = spawn("python3", ["-c", `import os, sys; sys.stdin.readline()\n${program}`], {
-    stdio: ["pipe", "pipe", "inherit"],
-  });
-  try {
-    cgroups.join("held", child.pid ?? 0);
-    const said = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
-    const next = async (): Promise<string> => String((await said.next()).value);
-    child.stdin.write("\n");
-    assert.equal(await next(), "held");
-    const heldBytes = cgroups.memory("held")?.usedBytes ?? 0;
+  {
+    await using holder = await Holder.start("held");
+    const heldBytes = cgroups.memory("held", LIMIT_BYTES)?.usedBytes ?? 0;
     assert.ok(heldBytes >= HELD_BYTES);
-    const gone = await cgroups.reclaim("held");
+    const gone = await cgroups.reclaim("held", LIMIT_BYTES);
     assert.ok(gone >= HELD_BYTES * 0.9, `${gone} bytes went of ${heldBytes}`);
+    assert.ok((cgroups.memory("held", LIMIT_BYTES)?.usedBytes ?? 0) >= HELD_BYTES, "what is in swap counts");
 
-    // A server that comes after this one takes the file up, and takes it away only when it is empty.
+    // A server that comes after this one takes the file up, and takes it away only when next to nothing is in it.
     const later = await SwapFiles.open(options);
     const path = ours()[0]?.path ?? "";
     await later.trim();
     assert.ok(existsSync(path));
-    child.stdin.write("\n");
-    assert.equal(await next(), "True");
-  } finally {
-    child.kill("SIGKILL");
-    await once(child, "exit");
+    assert.equal(await holder.ask("same"), "True");
   }
   const last = await SwapFiles.open(options);
   await last.trim();
   assert.deepEqual(ours(), []);
 });
+
+test("a file in which next to nothing is left is taken away, and that goes back to memory", async () => {
+  const files = await makeRoom();
+  await using holder = await Holder.start("little", MIB);
+  assert.ok((await cgroups.reclaim("little", LIMIT_BYTES)) >= MIB);
+  assert.ok((ours()[0]?.usedBytes ?? 0) > 0);
+  await files.trim();
+  assert.deepEqual([ours(), readdirSync(dir)], [[], []]);
+  assert.equal(await holder.ask("same"), "True");
+});
+
+test("a group does not get its limit twice, in swap and in memory", async () => {
+  const files = await makeRoom();
+  {
+    await using holder = await Holder.start("twice");
+    await cgroups.reclaim("twice", LIMIT_BYTES);
+    assert.equal(await holder.ask("more"), undefined);
+    assert.equal(await holder.end(), "SIGKILL");
+    assert.ok(cgroups.stats("twice").oomKills > 0);
+  }
+  await files.trim();
+  assert.deepEqual(ours(), []);
+});
+
+for (const [point, left] of [
+  ["swap.reserved", 0],
+  ["swap.on", 1],
+  ["swap.off", 0],
+] as const) {
+  test(`of a server that dies at ${point} the next one has ${left === 0 ? "nothing" : "a file in use"}`, async () => {
+    const options = { dir, runner, logger: silentLogger, fileBytes: FILE_BYTES, maxFiles: 40 };
+    const dying = await SwapFiles.open(options);
+    const died = Promise.withResolvers<void>();
+    armFaults((passed) => {
+      if (passed !== point) return Promise.resolve();
+      died.resolve();
+      return new Promise(() => {});
+    });
+    void dying.room(moreThanFree()).then(() => dying.trim());
+    await died.promise;
+    armFaults(undefined);
+    const next = await SwapFiles.open(options);
+    assert.deepEqual([ours().length, readdirSync(dir).length], [left, left]);
+    await next.trim();
+    assert.deepEqual([ours(), readdirSync(dir)], [[], []]);
+  });
+}

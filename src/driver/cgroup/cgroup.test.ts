@@ -44,8 +44,8 @@ describe("cgroups", () => {
     for (const [name, text] of Object.entries(files)) writeFileSync(join(root, "aenv/3/m", name), text);
     const expected = { memoryBytes: 700, cpuUsec: 77, pids: 5, oomKills: 2, pidsLimitHits: 4 };
     assert.deepEqual(cgroups.stats("m"), expected);
-    assert.deepEqual(cgroups.memory("m"), { usedBytes: 650, oomKills: 2 });
-    assert.equal(cgroups.memory("gone"), undefined);
+    assert.deepEqual(cgroups.memory("m", GIB), { usedBytes: 650, oomKills: 2 });
+    assert.equal(cgroups.memory("gone", GIB), undefined);
   });
 
   test("version 2: swap is open to a group only while its memory is moved there", async () => {
@@ -59,6 +59,40 @@ describe("cgroups", () => {
     await new Cgroups(new V2Hierarchy(root), "/aenv/3").reclaim("m");
     assert.equal(read("aenv/3/m/memory.reclaim"), "8192");
     assert.equal(read("aenv/3/m/memory.swap.max"), "0");
+  });
+
+  test("version 2: memory and what of it is in swap share one limit, while it goes there and comes back", async () => {
+    const dir = join(root, "aenv/3/m");
+    mkdirSync(dir, { recursive: true });
+    for (const name of ["memory.stat", "memory.events", "cpu.stat", "pids.events", "memory.reclaim"])
+      writeFileSync(join(dir, name), "");
+    const set = (name: string, value: number) => writeFileSync(join(dir, name), `${value}\n`);
+    const [limit, page] = [100 * 4096, 4096];
+    for (const [name, value] of [
+      ["pids.current", 1],
+      ["memory.max", limit],
+      ["memory.swap.max", 0],
+    ] as const)
+      set(name, value);
+    const shares = () => ["memory.max", "memory.swap.max"].map((name) => Number(read(`aenv/3/m/${name}`)) / page);
+    const cgroups = new Cgroups(new V2Hierarchy(root), "/aenv/3");
+    // As the kernel leaves it.
+    set("memory.current", 10 * page);
+    set("memory.swap.current", 60 * page);
+    await cgroups.reclaim("m", limit + 7);
+    assert.deepEqual(shares(), [40, 60]);
+    assert.equal(cgroups.memory("m", limit + 7)?.usedBytes, 70 * page);
+    for (const swapped of [25, 0]) {
+      set("memory.current", (70 - swapped) * page);
+      set("memory.swap.current", swapped * page);
+      assert.equal(cgroups.memory("m", limit)?.usedBytes, 70 * page);
+      assert.deepEqual(shares(), [100 - swapped, swapped]);
+    }
+    // More may have gone than the limit, when it was looked at while memory was on its way; and swap may be open.
+    set("memory.swap.current", 130 * page);
+    writeFileSync(join(dir, "memory.swap.max"), "max\n");
+    cgroups.memory("m", limit);
+    assert.deepEqual(shares(), [0, 130]);
   });
 
   test("version 1: the group is made once in each hierarchy, also where two controllers share one", () => {
@@ -89,6 +123,7 @@ describe("cgroups", () => {
       stats: (path: string) => version.stats(path),
       memory: (path: string) => version.memory(path),
       reclaim: (path: string) => version.reclaim(path),
+      share: (path: string, bytes: number) => version.share(path, bytes),
       fill: () => [{ file: "memory.max", wanted: "4096", found: "max" }],
     };
     const cgroups = new Cgroups(deaf, "/aenv/3");

@@ -74,9 +74,11 @@ export class Cgroups {
     return this.#version.stats(this.path(id));
   }
 
-  /** undefined: the group is not there. */
-  memory(id: string): CgroupMemory | undefined {
+  /** What the group uses of this limit, which its memory and what of it is in swap share from then on. undefined: the group is
+   *  not there. */
+  memory(id: string, limitBytes: number): CgroupMemory | undefined {
     try {
+      this.#version.share(this.path(id), wholePages(limitBytes));
       return this.#version.memory(this.path(id));
     } catch (error) {
       if (isGone(error)) return undefined;
@@ -85,11 +87,13 @@ export class Cgroups {
   }
 
   /** Moves what the machine holds out of memory, as far as the host has swap for it; returns how much went. Nothing is lost:
-   *  what is touched comes back by itself. */
-  async reclaim(id: string): Promise<number> {
+   *  what is touched comes back by itself. With a limit both share it from then on, and `memory` is to be called while the
+   *  machine runs. */
+  async reclaim(id: string, limitBytes?: number): Promise<number> {
     const path = this.path(id);
     const before = this.#version.stats(path).memoryBytes;
     await this.#version.reclaim(path);
+    if (limitBytes !== undefined) this.#version.share(path, wholePages(limitBytes));
     return Math.max(0, before - this.#version.stats(path).memoryBytes);
   }
 
@@ -106,7 +110,7 @@ export class Cgroups {
   /** Ends every process of the group and removes it. Repeatable. Errors: internal, when processes do not go away. */
   async remove(id: string): Promise<void> {
     const giveUpAtMs = performance.now() + REMOVE_TIMEOUT_MS;
-    for (let waitMs = 1; !this.#removeNow(id); waitMs = Math.min(waitMs * 2, 100)) {
+    for (let waitMs = 1; !(await this.#removeNow(id)); waitMs = Math.min(waitMs * 2, 100)) {
       if (performance.now() > giveUpAtMs) {
         const left = this.processes(id);
         throw new AenvError("internal", `cgroup ${this.path(id)} is still busy after ${REMOVE_TIMEOUT_MS} ms`, {
@@ -117,10 +121,10 @@ export class Cgroups {
     }
   }
 
-  #removeNow(id: string): boolean {
+  async #removeNow(id: string): Promise<boolean> {
     for (const pid of this.processes(id)) killQuietly(pid);
     // All are tried, so that one that is busy does not keep the others.
-    return this.#version.dirs(this.path(id)).map(removeDir).every(Boolean);
+    return (await Promise.all(this.#version.dirs(this.path(id)).map(removeDir))).every(Boolean);
   }
 
   /** Names of all groups below the parent, in whichever hierarchy. */
@@ -133,8 +137,8 @@ export class Cgroups {
   }
 
   /** Removes the parent, where nothing is left below it. */
-  removeParent(): void {
-    for (const dir of this.#version.dirs(this.#parent)) removeDir(dir);
+  async removeParent(): Promise<void> {
+    await Promise.all(this.#version.dirs(this.#parent).map(removeDir));
   }
 }
 
@@ -147,10 +151,14 @@ export function openCgroups(parent: string): Cgroups {
 
 function limitsOf(resources: Resources): Limits {
   return {
-    memoryBytes: Math.floor(resources.memoryBytes / PAGE_BYTES) * PAGE_BYTES,
+    memoryBytes: wholePages(resources.memoryBytes),
     cpuQuotaUsec: Math.round(resources.vcpus * CPU_PERIOD_USEC),
     pidsMax: resources.pidsMax,
   };
+}
+
+function wholePages(bytes: number): number {
+  return Math.floor(bytes / PAGE_BYTES) * PAGE_BYTES;
 }
 
 function killQuietly(pid: number): void {

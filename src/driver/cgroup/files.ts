@@ -1,4 +1,5 @@
-import { readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { rmdir } from "node:fs/promises";
 import { isMissing } from "#lib/files";
 
 /** undefined: no such file, or a process or group that has just gone. */
@@ -47,13 +48,14 @@ export function subdirs(dir: string): string[] {
 }
 
 /** False when it is busy. Groups that somebody made below it go first. */
-export function removeDir(dir: string): boolean {
+export async function removeDir(dir: string): Promise<boolean> {
   try {
-    rmdirSync(dir);
+    // The kernel takes milliseconds for each.
+    await rmdir(dir);
     return true;
   } catch (error) {
     if (isMissing(error)) return true;
-    for (const name of subdirs(dir)) removeDir(`${dir}/${name}`);
+    for (const name of subdirs(dir)) await removeDir(`${dir}/${name}`);
     return false;
   }
 }

@@ -13,6 +13,8 @@ export interface CgroupVersion {
   memory(path: string): CgroupMemory;
   /** Moves what the group's processes hold out of memory, as far as the host has swap for it. Takes a second for 500 MB. */
   reclaim(path: string): Promise<void>;
+  /** Has memory and swap together held to this, by what is in swap now. */
+  share(path: string, memoryBytes: number): void;
 }
 
 export interface Limits {
@@ -29,7 +31,7 @@ export interface LimitReading {
 }
 
 export interface CgroupMemory {
-  /** In use, without file cache; with what of it lies in swap, where the kernel counts that against the limit. */
+  /** In use, without file cache; with what of it lies in swap. */
   readonly usedBytes: number;
   /** Processes the kernel has ended for the memory limit. */
   readonly oomKills: number;

@@ -103,6 +103,9 @@ export class V1Hierarchies implements CgroupVersion {
     await writeFile(`${memory}/memory.force_empty`, "0");
   }
 
+  /** The kernel has one limit for both. */
+  share(): void {}
+
   #dir(controller: string, path: string): string {
     return `${this.#mounts.get(controller)}${path}`;
   }

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { isMissing } from "#lib/files";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
@@ -71,10 +71,29 @@ export class V2Hierarchy implements CgroupVersion {
   memory(path: string): CgroupMemory {
     const dir = this.#mount + path;
     const cacheBytes = readFields(`${dir}/memory.stat`, ["inactive_file", "active_file"]);
+    const swappedBytes = Number(readText(`${dir}/memory.swap.current`) ?? 0);
     return {
-      usedBytes: Math.max(0, readNumber(`${dir}/memory.current`) - cacheBytes),
+      usedBytes: Math.max(0, readNumber(`${dir}/memory.current`) - cacheBytes) + swappedBytes,
       oomKills: readField(`${dir}/memory.events`, "oom_kill"),
     };
+  }
+
+  /**
+   * The kernel has a limit for each. What is in swap is all that may be there, and the rest of the limit is memory's; what comes
+   * back brings its part along. Whoever would take more in between finds room in swap, as much as has come back.
+   */
+  share(path: string, memoryBytes: number): void {
+    const dir = this.#mount + path;
+    const swapMax = readText(`${dir}/memory.swap.max`);
+    const swapped = readText(`${dir}/memory.swap.current`);
+    if (swapMax === undefined || swapped === undefined || swapMax === swapped) return;
+    const memory = (): void => writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - Number(swapped))));
+    const swap = (): void => writeFileSync(`${dir}/memory.swap.max`, swapped);
+    // The one that becomes less comes first, so that both together are never more.
+    const swapMaxBytes = swapMax === "max" ? Number.POSITIVE_INFINITY : Number(swapMax);
+    const [first, second] = swapMaxBytes > Number(swapped) ? [swap, memory] : [memory, swap];
+    first();
+    second();
   }
 
   /** Swap is closed to the group but for this: what has gone there stays until it is touched. */

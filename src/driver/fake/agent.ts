@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { commandLine, processIds } from "#lib/proc";
+import { commandLine, processIds, threadStates } from "#lib/proc";
 import type { MachineSpec } from "../driver.ts";
 import type { FakeAgent } from "./host.ts";
 
 const START_TIMEOUT_MS = 5000;
+const STOP_TIMEOUT_MS = 5000;
 /** As long as a timer can be: the process is ended by its machine. */
 const LIFE_MS = 2 ** 31 - 1;
 
@@ -48,6 +49,16 @@ export class AgentProcess {
     }
   }
 
+  /** Returns when it stands still: the signal is one thread's to take, and the others go on until it has been. */
+  async stop(): Promise<void> {
+    this.signal("SIGSTOP");
+    const giveUpAtMs = Date.now() + STOP_TIMEOUT_MS;
+    while (hasThreadsThatRun(this.pid)) {
+      if (Date.now() > giveUpAtMs) throw new Error(`agent ${this.pid} of a fake machine does not stop`);
+      await sleep(1);
+    }
+  }
+
   async kill(): Promise<void> {
     this.signal("SIGKILL");
     await this.ended;
@@ -58,4 +69,9 @@ export class AgentProcess {
 function findByCommandLine(argv: readonly string[]): number | undefined {
   const wanted = argv.join("\0");
   return processIds().find((pid) => commandLine(pid).join("\0") === wanted);
+}
+
+/** False of one that has ended, too. */
+function hasThreadsThatRun(pid: number): boolean {
+  return threadStates(pid).some((state) => !["T", "t", "Z", "X"].includes(state));
 }

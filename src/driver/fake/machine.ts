@@ -48,7 +48,7 @@ export class FakeMachine implements Machine {
 
   async pause(): Promise<void> {
     this.#host.mayFail("pause");
-    this.#agent?.signal("SIGSTOP");
+    await this.#agent?.stop();
   }
 
   async resume(): Promise<void> {

@@ -181,7 +181,7 @@ class FirecrackerDriver implements Driver {
     await this.#parts.jails.close();
     // Others may keep things there too.
     await rmdir(this.#parts.options.stateDir).catch(() => {});
-    if ((await this.leftovers()).length === 0) this.#parts.cgroups.removeParent();
+    if ((await this.leftovers()).length === 0) await this.#parts.cgroups.removeParent();
   }
 
   /** Ends every jail that no machine runs in: prepared by this server, or left by one before. */

@@ -38,6 +38,7 @@ export class FirecrackerMachine extends ProcessMachine {
 
   /** Preconditions: the VM in this jail has been started, and is paused or not as `paused` says. */
   constructor(parts: Parts, { id, resources }: MachineSpec, { jail, folder }: Place, version: string, paused: boolean) {
+    // Its guest has no more memory than that, in swap or not.
     super({ id, pid: jail.pid, version, cgroup: jail.id, paused }, parts.cgroups, parts.options.watcher);
     this.#parts = parts;
     this.#jail = jail;
@@ -64,11 +65,6 @@ export class FirecrackerMachine extends ProcessMachine {
     }
     if (!options.keepRunning) await this.stop();
     return report;
-  }
-
-  /** The guest's own kernel keeps it. */
-  memory(): undefined {
-    return undefined;
   }
 
   protected pauseNow(): Promise<void> {

@@ -10,7 +10,15 @@ import type { Driver, DriverCapabilities, Machine, MachineId, MachineSpec } from
 import { undoStart } from "../process-machine.ts";
 import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
-import { checkpointsWritten, findLeftovers, isSandboxOf, type MachineParts, removeMachine } from "./leftovers.ts";
+import {
+  checkpointsWritten,
+  findLeftovers,
+  goferOf,
+  isSandboxOf,
+  type MachineParts,
+  removeMachine,
+  unmountWholly,
+} from "./leftovers.ts";
 import { GvisorMachine } from "./machine.ts";
 import { Runsc } from "./runsc.ts";
 import { MOUNT_POINTS } from "./spec.ts";
@@ -109,9 +117,10 @@ class GvisorDriver implements Driver {
       await checkpointsWritten(this.#parts, id);
       paused = await control.isPaused();
     }
-    // A sandbox that does not answer, or whose first process never started, is none that could be gone on with.
+    // A sandbox that does not answer, whose first process never started, or that has lost its files, is none that could be gone on
+    // with.
     const running = await control.isRunning(id).catch(() => false);
-    if (!running) return undefined;
+    if (!running || goferOf(id, this.#parts) === undefined) return undefined;
     return this.#take(spec, pid, paused);
   }
 
@@ -134,11 +143,11 @@ class GvisorDriver implements Driver {
     });
     if (names.some((name) => name !== NULL_NETNS)) return;
     const netns = join(root, NULL_NETNS);
-    if (names.length > 0) await this.#options.runner.run(["umount", netns], { check: false });
+    if (names.length > 0) await unmountWholly(this.#options.runner, netns);
     await rm(root, { recursive: true, force: true });
     // Others may keep things there too.
     await rmdir(this.#options.stateDir).catch(() => {});
-    this.#cgroups.removeParent();
+    await this.#cgroups.removeParent();
   }
 
   async #launch(spec: MachineSpec, start: (bundle: Bundle, upper: string) => Promise<void>): Promise<Machine> {

@@ -3,6 +3,7 @@ import { basename } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMissing } from "#lib/files";
 import { commandLine, processIds } from "#lib/proc";
+import type { CommandRunner } from "#lib/run";
 import type { Cgroups } from "../cgroup/index.ts";
 import type { MachineId } from "../driver.ts";
 import { endProcesses } from "../end-processes.ts";
@@ -18,6 +19,7 @@ export interface MachineParts {
 
 const RECORD = /^(.+)_sandbox:.+\.(?:state|lock)$/;
 const SOCKET = /^runsc-(.+)\.sock$/;
+const MOUNTS_MAX = 100;
 
 /** Ids of all machines of which anything is left, whether runsc knows of it or not. */
 export async function findLeftovers(parts: MachineParts): Promise<MachineId[]> {
@@ -43,6 +45,14 @@ export async function removeMachine(parts: MachineParts, id: MachineId, where: "
   await new Bundle(parts.machinesDir, id).remove();
 }
 
+/** Takes away all that is mounted on a path: the first machines of a root, when they start at the same time, mount it once each. */
+export async function unmountWholly(runner: CommandRunner, path: string): Promise<void> {
+  for (let left = MOUNTS_MAX; left > 0; left -= 1) {
+    const { exitCode } = await runner.run(["umount", path], { check: false });
+    if (exitCode !== 0) return;
+  }
+}
+
 /** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
 export async function checkpointsWritten({ runsc }: MachineParts, id: MachineId): Promise<void> {
   while (processIds().some((pid) => runsc.writesCheckpoint(commandLine(pid), id))) await sleep(10);
@@ -58,6 +68,11 @@ function runtimeProcesses({ runsc, machinesDir }: MachineParts): Map<number, Mac
     if (id !== undefined) found.set(pid, id);
   }
   return found;
+}
+
+/** The process that serves a machine's files. undefined: it has ended. */
+export function goferOf(id: MachineId, { cgroups }: Pick<MachineParts, "cgroups">): number | undefined {
+  return cgroups.processes(id).find((pid) => commandLine(pid)[0] === "runsc-gofer");
 }
 
 /** True when this pid is the sandbox process of this machine. */

@@ -2,6 +2,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { MachineCapture } from "#domain";
+import { startTicks } from "#lib/proc";
 import type { ProcessWatcher } from "#lib/run";
 import type { CgroupStats } from "../cgroup/index.ts";
 import {
@@ -10,12 +11,11 @@ import {
   type CheckpointReport,
   type MachineExit,
   type MachineSpec,
-  type MemoryReading,
 } from "../driver.ts";
 import { ProcessMachine } from "../process-machine.ts";
 import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
-import { type MachineParts, removeMachine } from "./leftovers.ts";
+import { goferOf, type MachineParts, removeMachine } from "./leftovers.ts";
 import { protectAgent } from "./oom.ts";
 
 const PROTECT_TRIES = 40;
@@ -33,17 +33,20 @@ export class GvisorMachine extends ProcessMachine {
   constructor(
     parts: MachineParts,
     watcher: ProcessWatcher,
-    { id, agentDir }: MachineSpec,
+    { id, agentDir, resources }: MachineSpec,
     pid: number,
     paused: boolean,
   ) {
     const bundle = new Bundle(parts.machinesDir, id);
-    super({ id, pid, version: bundle.readVersion(), cgroup: id, paused }, parts.cgroups, watcher);
+    const { memoryBytes: memoryLimitBytes } = resources;
+    super({ id, pid, version: bundle.readVersion(), cgroup: id, paused, memoryLimitBytes }, parts.cgroups, watcher);
     this.#agentPath = join(agentDir, "envd");
     this.#parts = parts;
     this.#bundle = bundle;
     this.#control = new ControlSocket(parts.runsc.socket(id));
     this.#protected = this.#protect();
+    // Where its gofer cannot be looked for, as on a host short of descriptors, it is not watched.
+    this.#endWithGofer(watcher).catch(() => {});
   }
 
   async checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport> {
@@ -60,10 +63,6 @@ export class GvisorMachine extends ProcessMachine {
     }
     if (!options.keepRunning) await this.stop();
     return {};
-  }
-
-  memory(): MemoryReading | undefined {
-    return this.#parts.cgroups.memory(this.id);
   }
 
   /** Ends what this object does in the background; the machine goes on. */
@@ -108,6 +107,24 @@ export class GvisorMachine extends ProcessMachine {
 
   async #answers(): Promise<boolean> {
     return !this.isStopping && (await this.#control.isRunning(this.id).catch(() => false));
+  }
+
+  /**
+   * A sandbox ends with its gofer, which serves its files. One that stands still notices when it is let go on, and whoever took it for
+   * good has given up what it could have been restored from by then: so it is ended at once.
+   */
+  async #endWithGofer(watcher: ProcessWatcher): Promise<void> {
+    const ticks = startTicks(this.pid);
+    const gofer = goferOf(this.id, this.#parts);
+    const goferTicks = gofer === undefined ? undefined : startTicks(gofer);
+    if (gofer !== undefined && goferTicks !== undefined) await watcher.exited(gofer, goferTicks);
+    if (this.#ended.signal.aborted || this.isStopping) return;
+    if (ticks === undefined || startTicks(this.pid) !== ticks) return;
+    try {
+      process.kill(this.pid, "SIGKILL");
+    } catch {
+      // It ended by itself.
+    }
   }
 
   /** Until the agent's own process has been seen; it may be made a little after the start has returned. */

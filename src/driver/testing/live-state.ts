@@ -1,19 +1,23 @@
 import assert from "node:assert/strict";
 import { patience, type TestAgent } from "./agent.ts";
 
+const PORT = 7007;
 /** An epoll server that holds what a copy of its files alone could not bring back: an open deleted file, a count in memory, a
  *  periodic timer. */
 const SERVER = `
 import os, select, socket, time
 token = open("/tmp/live/token").read()
 kept = open("/tmp/live/deleted", "w+"); kept.write(token); kept.flush(); os.unlink("/tmp/live/deleted")
-listener = socket.socket(socket.AF_UNIX); listener.bind("/tmp/live/sock"); listener.listen(8)
-poll = select.epoll(); poll.register(listener.fileno(), select.EPOLLIN)
+listeners = {}
+poll = select.epoll()
+for family, address in ((socket.AF_UNIX, "/tmp/live/sock"), (socket.AF_INET, ("127.0.0.1", ${PORT}))):
+    listener = socket.socket(family); listener.bind(address); listener.listen(8)
+    listeners[listener.fileno()] = listener; poll.register(listener.fileno(), select.EPOLLIN)
 served = ticks = 0
 due = time.monotonic() + 0.1
 while True:
     for fd, _ in poll.poll(max(0, due - time.monotonic())):
-        client, _ = listener.accept()
+        client, _ = listeners[fd].accept()
         served += 1
         kept.seek(0)
         client.sendall(("%s %d %d" % (kept.read(), served, ticks)).encode())
@@ -22,14 +26,30 @@ while True:
         ticks += 1
         due = time.monotonic() + 0.1
 `;
-/** A program that starts fast even where the processor is emulated. */
-const CLIENT = "socat -u UNIX-CONNECT:/tmp/live/sock - 2>/dev/null";
 const PERIOD_S = patience(100) / 1000;
 /** Forks all the time, but leaves most of it to others: it waits without a program, for starting one takes half a second where
  *  the processor is emulated. A number takes the place of the one before at once. */
 const COUNTER = `exec bash -c '
 mkfifo /tmp/live/never; exec 9<>/tmp/live/never; i=0
 while :; do i=$((i+1)); (printf "%08d\\n" $i 1<>/tmp/live/count); read -t ${PERIOD_S} -u 9; done'`;
+/** What it all says now, and later. Bash asks the server and waits by itself: to start a program takes half a second where the
+ *  processor is emulated. */
+const LOOK = `exec 9<>/tmp/live/never
+rest() { read -t $1 -u 9; }
+look() {
+  until { read -r -d "" said </dev/tcp/127.0.0.1/${PORT}; set -- $said; [ $# -eq 3 ]; } 2>/dev/null; do rest 0.2; done
+  until read -r count </tmp/live/count; do rest 0.2; done
+  seen="$* $count"
+}
+look; before=$seen; [ "$1" = once ] && exit
+for ((tries = 0; tries < 100; tries++)); do
+  rest ${PERIOD_S}; look
+  set -- $before $seen
+  [ "$6" -gt "$2" ] && [ "$7" -gt "$3" ] && [ "$8" -gt "$4" ] && break
+done
+echo "$before"; echo "$seen"
+until set -- $(socat -u UNIX-CONNECT:/tmp/live/sock - 2>/dev/null); [ $# -eq 3 ]; do rest 0.2; done
+echo "$1"`;
 const SHELL = "live-shell";
 
 /** Programs that run in a machine, and what they know. */
@@ -46,7 +66,7 @@ export class LiveState {
 
   static async start(agent: TestAgent): Promise<LiveState> {
     const token = `token-${Math.random().toString(36).slice(2)}`;
-    const write = Object.entries({ token, "server.py": SERVER }).map(
+    const write = Object.entries({ token, "server.py": SERVER, "look.sh": LOOK }).map(
       ([name, text]) => `echo ${Buffer.from(text).toString("base64")} | base64 -d > /tmp/live/${name}`,
     );
     const written = await agent.run(["mkdir -p /tmp/live", ...write].join(" && "));
@@ -55,7 +75,7 @@ export class LiveState {
     const live = new LiveState(agent, await agent.spawn(COUNTER), token);
     await agent.openShell(SHELL);
     await agent.type(SHELL, `kept=${token}; echo set-$kept`, `set-${token}`);
-    await agent.run(`until set -- $(${CLIENT}); [ $# -eq 3 ] && [ -s /tmp/live/count ]; do sleep 0.2; done`);
+    await agent.run("until [ -s /tmp/live/count ]; do sleep 0.2; done; exec bash /tmp/live/look.sh once");
     return live;
   }
 
@@ -66,20 +86,11 @@ export class LiveState {
 
   /** Asserts that every program goes on from where it was: same processes, same memory. */
   async assertGoesOn(): Promise<void> {
-    const { stdout, stderr } = await this.#agent.run(`
-look() {
-  until set -- $(${CLIENT}); [ $# -eq 3 ]; do sleep 0.2; done
-  read -r count </tmp/live/count; echo "$* $count"
-}
-before=$(look); tries=0; sleep ${PERIOD_S}
-while after=$(look); [ $((tries += 1)) -lt 100 ]; do
-  set -- $before $after
-  [ "$6" -gt "$2" ] && [ "$7" -gt "$3" ] && [ "$8" -gt "$4" ] && break
-  sleep 0.1
-done
-echo "$before"; echo "$after"; kill -0 ${this.#counterPid} && echo alive`);
-    const [before = [], after = [], [alive] = []] = stdout.split("\n").map((line) => line.split(" "));
-    for (const [token] of [before, after]) {
+    const { stdout, stderr } = await this.#agent.run(
+      `bash /tmp/live/look.sh; kill -0 ${this.#counterPid} && echo alive`,
+    );
+    const [before = [], after = [], bySocket = [], [alive] = []] = stdout.split("\n").map((line) => line.split(" "));
+    for (const [token] of [before, after, bySocket]) {
       assert.equal(token, this.#token, `the open deleted file holds something else: ${stdout} ${stderr}`);
     }
     for (const [index, what] of ["the server's count", "the timer", "the counter"].entries()) {

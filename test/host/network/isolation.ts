@@ -6,6 +6,7 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { createConnection, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { after, before, test } from "node:test";
 import { silentLogger } from "#lib/log";
 import { localRunner } from "#lib/spawn";
@@ -34,6 +35,7 @@ const HOST_PORT = 7000;
 const PUBLISHED_PORT = 7001;
 const REDIRECTED_PORT = 7002;
 const SERVICE_PORT = 8080;
+const NOBODY = 65_534;
 
 const OPEN = { internet: true };
 const SHUT = { internet: false };
@@ -69,6 +71,15 @@ async function probeFrom(netnsPath: string, targets: readonly Target[]): Promise
     stdin: JSON.stringify(targets),
   });
   return JSON.parse(new TextDecoder().decode(stdout)) as string[];
+}
+
+/** From the host, as another user than root, by a shell: such a user may not read this checkout. */
+async function probeAs(uid: number, targets: readonly Target[]): Promise<string[]> {
+  const ask = ({ host, port }: Target): string =>
+    `( { exec 3<>/dev/tcp/${host}/${port}; } 2>/dev/null && { read -r -t 1 said <&3; echo "$said"; } || echo refused )`;
+  const script = targets.map(ask).join("\n");
+  const child = spawn("bash", ["-c", script], { uid, gid: uid, cwd: "/", stdio: ["ignore", "pipe", "ignore"] });
+  return (await text(child.stdout)).trimEnd().split("\n");
 }
 
 /** Runs the peer program inside to its end. */
@@ -309,6 +320,18 @@ test("other machines do not reach a slot through the host", async () => {
   const target = { host: slot.hostAddress, port: SERVICE_PORT };
   const outcomes = await probeFrom(`/run/netns/${internetNetns}`, [target, { host: HOST_PUBLIC, port: HOST_PORT }]);
   assert.deepEqual(outcomes, ["timeout", "control plane"]);
+  await slots.release(slot);
+});
+
+test("users of the host without root do not reach a slot, and root does", async () => {
+  const slot = await slots.acquire(OPEN);
+  await serveIn(slot.netnsPath, "private", SERVICE_PORT);
+  const targets = [
+    { host: slot.hostAddress, port: SERVICE_PORT },
+    { host: HOST_PUBLIC, port: HOST_PORT },
+  ];
+  assert.deepEqual(await probeAs(NOBODY, targets), ["refused", "control plane"]);
+  assert.equal(await atSlot(slot), `private ${claim.network.gateway}`);
   await slots.release(slot);
 });
 
