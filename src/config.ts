@@ -10,6 +10,7 @@ const LISTEN = /^(\[[0-9a-fA-F:]+\]|[^:]+):\d{1,5}$/;
 const DOMAIN = /^(?=.{1,190}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$/;
 /** Of `tlsListen` when it is not set, above the port of `listen`: 8443 for 8000. */
 const TLS_PORT_ABOVE = 443;
+const STARTS_PER_CORE = 2;
 
 /**
  * The server's one configuration. Order of precedence: default, file (`--config`, else `config.json` in the data folder),
@@ -67,6 +68,12 @@ const schema = z.strictObject({
     .positive()
     .max(24 * 365)
     .default(24),
+  /** A paused sandbox is removed so long after its pause; 0: never. */
+  pausedRetentionHours: z
+    .number()
+    .min(0)
+    .max(24 * 365 * 100)
+    .default(0),
   /** How long the agent of a starting sandbox may take to answer. */
   readyTimeoutMs: z.number().int().min(100).default(30_000),
   /** Memory that what stands ready may hold: clones of templates, for the next sandboxes, and frozen machines of paused ones.
@@ -78,8 +85,12 @@ const schema = z.strictObject({
   /** Disk that the memory of sandboxes which stand still may take, as swap files in the data folder, made when they are needed. By
    *  default twice the host's memory; 0: it stays in memory. */
   swapMaxMib: z.number().int().min(0).nullable().default(null),
-  /** Sandboxes restored at the same time; more than there are cores only makes each slower. */
-  startsAtOnce: z.number().int().min(1).default(Math.max(2, cpus().length)),
+  /** Sandboxes restored at the same time. More than there are cores, because a restore also waits. */
+  startsAtOnce: z
+    .number()
+    .int()
+    .min(1)
+    .default(STARTS_PER_CORE * cpus().length),
 });
 
 export type Config = z.infer<typeof schema>;

@@ -193,6 +193,19 @@ test("get shows running and paused ones; the token only while it runs", async ()
   assert.equal("envdAccessToken" in (await api.call("GET", `/sandboxes/${id}`)).body, false);
 });
 
+test("a paused one that the node does not keep for ever says when it is removed, alone and in lists", async () => {
+  const id = await api.create();
+  const sandbox = api.node.get(id);
+  assert.ok(sandbox !== undefined);
+  const removeAtMs = Date.parse("2030-02-02T00:00:00.000Z");
+  api.node.sandboxes.set(id, { ...sandbox, state: "paused", removeAtMs });
+  const { body } = await api.call("GET", `/sandboxes/${id}`);
+  const listed = (await api.call("GET", "/v2/sandboxes")).body;
+  assert.deepEqual([body.removeAt, listed[0].removeAt], Array(2).fill("2030-02-02T00:00:00.000Z"));
+  api.node.sandboxes.set(id, sandbox);
+  assert.equal("removeAt" in (await api.call("GET", `/sandboxes/${id}`)).body, false);
+});
+
 test("kill ends it once; then it is unknown, in E2B's words", async () => {
   const id = await api.create();
   assert.equal((await api.call("DELETE", `/sandboxes/${id}`)).status, 204);

@@ -208,8 +208,13 @@ test("one that fails, or whose sandbox is killed meanwhile, leaves nothing", asy
   assert.equal((await api.call("GET", "/templates/x")).status, 404);
 });
 
-test("`memory: false` is not supported yet", async () => {
+test("with `memory: false` the files alone are captured, and what is listed says so", async () => {
   const id = await api.create();
-  assert.equal((await api.call("POST", `/sandboxes/${id}/snapshots`, { memory: false })).status, 400);
-  await capture(id, { memory: true, name: null });
+  const alone = await capture(id, { memory: false, name: "alone" });
+  const whole = await capture(id, { memory: true, name: null });
+  assert.deepEqual([alone.memory, whole.memory], [false, true]);
+  const captures = [...api.node.snapshots.values()].map((snapshot) => snapshot.capture);
+  assert.deepEqual(captures.slice(-2), ["disk", undefined]);
+  const listed = (await api.call("GET", "/snapshots")).body;
+  assert.deepEqual(listed.map((row: { memory: boolean }) => row.memory).sort(), [false, true]);
 });

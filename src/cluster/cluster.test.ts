@@ -136,12 +136,12 @@ test("a snapshot that cannot be recorded, at whatever record, leaves nothing", a
   for (const step of ["claim", "addBuild", "publish"] as const) {
     const real = templates[step];
     Object.assign(templates, { [step]: () => Promise.reject(new AenvError("exhausted", "no space")) });
-    await assert.rejects(cluster.createSnapshot(id, "mine"), { kind: "exhausted" });
+    await assert.rejects(cluster.createSnapshot(id, { name: "mine" }), { kind: "exhausted" });
     Object.assign(templates, { [step]: real });
     assert.deepEqual([...node.snapshots.keys()], before, step);
     assert.equal(await templates.find("mine"), undefined, step);
   }
-  assert.equal((await cluster.createSnapshot(id, "mine")).template.names[0], "mine");
+  assert.equal((await cluster.createSnapshot(id, { name: "mine" })).template.names[0], "mine");
 });
 
 test("a snapshot is not collected between its record and its tag", async () => {

@@ -32,6 +32,12 @@ export interface CreateRequest {
   readonly secure: boolean;
 }
 
+export interface SnapshotOptions {
+  readonly name?: string;
+  /** Absent: memory, and all else. */
+  readonly capture?: MachineCapture;
+}
+
 /**
  * All sandboxes and templates, wherever they are: what the API and the edge talk to. It knows names and places; a
  * sandbox's life is its node's business, and the lifecycle calls keep `Node`'s words. Every call on an unknown sandbox is
@@ -54,9 +60,10 @@ export interface Cluster {
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
 
   /** Captures a running sandbox, which goes on, as what sandboxes are created from. `name` (`[team/]name[:tag]`): there, in
-   *  the place of what the tag stood for; absent: under an id of its own. Errors: invalid (`name`), not-found, conflict
-   *  (paused, captured already, a template's name), unavailable. Nothing is left behind on error. */
-  createSnapshot(id: SandboxId, name?: string): Promise<SnapshotView>;
+   *  the place of what the tag stood for; absent: under an id of its own. Errors: invalid (`name`; `memory`, where the disk alone
+   *  cannot be kept), not-found, conflict (paused, captured already, a template's name), unavailable. Nothing is left behind on
+   *  error. */
+  createSnapshot(id: SandboxId, options?: SnapshotOptions): Promise<SnapshotView>;
   /** In no order, one for each name or id: the newest that the filter lets through. Errors: invalid (`name`). */
   listSnapshots(filter: SnapshotFilter): Promise<SnapshotView[]>;
 

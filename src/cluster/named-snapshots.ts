@@ -20,7 +20,7 @@ import {
 } from "#domain";
 import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
-import type { SnapshotFilter, SnapshotView } from "./cluster.ts";
+import type { SnapshotFilter, SnapshotOptions, SnapshotView } from "./cluster.ts";
 import type { Holds } from "./holds.ts";
 
 /** Captured sandboxes as templates of their own kind: each capture a build, under a tag of a named template or under
@@ -45,13 +45,13 @@ export class NamedSnapshots {
   }
 
   /** First the bytes, then the build, then the tag: whoever sees the tag finds a snapshot behind it. */
-  async create(id: SandboxId, name?: string): Promise<SnapshotView> {
+  async create(id: SandboxId, { name, capture }: SnapshotOptions): Promise<SnapshotView> {
     const reference = name === undefined ? undefined : parseReference(name, "name");
     if (reference !== undefined) await this.#requireOurs(reference);
     const sandbox = this.#node.get(id);
     if (sandbox === undefined) throw sandboxNotFound(id);
     const { env } = await this.#startedFrom(sandbox);
-    const snapshot = await this.#node.snapshot(id, env);
+    const snapshot = await this.#node.snapshot(id, env, capture);
     // Until its tag is there it looks as dead as what nothing points to any more.
     const letGo = this.#holds.take(snapshot.id);
     try {

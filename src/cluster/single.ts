@@ -25,7 +25,7 @@ import {
   type Template,
 } from "#domain";
 import type { Logger } from "#lib/log";
-import type { Cluster, CreateRequest, SnapshotFilter, SnapshotView, TemplateView } from "./cluster.ts";
+import type { Cluster, CreateRequest, SnapshotFilter, SnapshotOptions, SnapshotView, TemplateView } from "./cluster.ts";
 import { Holds } from "./holds.ts";
 import { NamedSnapshots } from "./named-snapshots.ts";
 
@@ -92,10 +92,10 @@ export class SingleNodeCluster implements Cluster {
     return this.#node.fork(id, count, timeoutMs);
   }
 
-  async createSnapshot(id: SandboxId, name?: string): Promise<SnapshotView> {
-    const made = await this.#snapshots.create(id, name);
+  async createSnapshot(id: SandboxId, options: SnapshotOptions = {}): Promise<SnapshotView> {
+    const made = await this.#snapshots.create(id, options);
     // Without a name nothing was replaced.
-    if (name !== undefined) {
+    if (options.name !== undefined) {
       await this.collect().catch((error: unknown) => this.#logger.warn("replaced snapshots stay for now", { error }));
     }
     return made;

@@ -164,14 +164,18 @@ export class FakeNode implements Node {
     return results;
   }
 
-  async snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+  async snapshot(
+    id: SandboxId,
+    env: Readonly<Record<string, string>>,
+    capture: MachineCapture = "memory",
+  ): Promise<Snapshot> {
     const { spec, snapshotId, envdVersion } = this.#decide(id, "snapshot");
     await this.#script("snapshot");
     const { resources, defaultUser, defaultWorkdir } = spec;
     return this.#addSnapshot({
       ...{ imageDigest: `sha256:${"a".repeat(64)}`, envdVersion, resources, env, defaultUser },
       ...(defaultWorkdir !== undefined && { defaultWorkdir }),
-      ...{ parentId: snapshotId, sandboxId: id },
+      ...{ parentId: snapshotId, sandboxId: id, ...(capture === "disk" && { capture }) },
     });
   }
 

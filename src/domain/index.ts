@@ -1,4 +1,5 @@
 export * from "./errors.ts";
+export * from "./expiry.ts";
 export * from "./ids.ts";
 export * from "./image.ts";
 export * from "./image-init.ts";

@@ -10,7 +10,7 @@ import type { Snapshot, StartCommands } from "./template.ts";
  * sandbox they are carried out one at a time, in the order of arrival, and delete always wins.
  */
 export interface Node {
-  /** Restores a ready snapshot as a new sandbox and returns when its agent answers. The timeout counts from then.
+  /** Restores a ready snapshot (or boots it, where it holds a disk alone) as a new sandbox and returns when its agent answers. The timeout counts from then.
    *  Errors: not-found (snapshot not here), exhausted, unavailable. Nothing is left behind on error. */
   create(spec: SandboxSpec, snapshot: Snapshot): Promise<Sandbox>;
 
@@ -19,7 +19,7 @@ export interface Node {
   /** Newest first (by startedAtMs, then id). */
   list(): Sandbox[];
 
-  /** Ends a sandbox in any state. Errors: not-found. */
+  /** Ends a sandbox in any state: returns when nothing of it runs any more. Errors: not-found. */
   kill(id: SandboxId): Promise<void>;
   /** Returns when the state is on stable storage and the machine is gone. Concurrent calls join, whatever they would keep. With
    *  `disk` the next resume boots it. Errors: not-found, conflict (`already paused`), invalid (the driver cannot keep this). */
@@ -38,9 +38,10 @@ export interface Node {
    *  Errors for all: not-found, conflict (paused). */
   fork(id: SandboxId, count: number, timeoutMs?: number): Promise<ForkResult[]>;
   /** Captures a running sandbox, which goes on running and stays reachable. On stable storage when it returns; a record that
-   *  knows the snapshot has to follow, or the node's next start removes it. `env`: what the sandbox has from its template.
-   *  Errors: not-found, conflict (paused, or another snapshot of it under way), unavailable. */
-  snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot>;
+   *  knows the snapshot has to follow, or the node's next start removes it. `env`: what the sandbox has from its template. With
+   *  `disk` what is created from it is booted. Errors: not-found, conflict (paused, or another snapshot of it under way), invalid
+   *  (the driver cannot keep this), unavailable. */
+  snapshot(id: SandboxId, env: Readonly<Record<string, string>>, capture?: MachineCapture): Promise<Snapshot>;
 
   /** Brings an image here (or finds it) and holds it for `holder`. */
   pullImage(

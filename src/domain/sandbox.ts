@@ -92,4 +92,6 @@ export interface Sandbox {
   readonly startedAtMs: number;
   /** When the timeout strikes; for a paused sandbox, when it was paused. */
   readonly endAtMs: number;
+  /** Of a paused one that its node does not keep for ever: when it is removed. Told, not recorded. */
+  readonly removeAtMs?: number;
 }

@@ -1,6 +1,6 @@
 import type { ErrorKind } from "./errors.ts";
 import type { Resources } from "./resources.ts";
-import type { SandboxId } from "./sandbox.ts";
+import type { MachineCapture, SandboxId } from "./sandbox.ts";
 
 /** A machine's state at rest, complete: what a sandbox starts from. The files lie on the node that made it. */
 export interface Snapshot {
@@ -15,6 +15,8 @@ export interface Snapshot {
   /** SHA-256 of the agent it was made with; it resumes with that very agent. */
   readonly agentDigest: string;
   readonly envdVersion: string;
+  /** Absent: memory, and all else. `disk`: a sandbox of it is booted. */
+  readonly capture?: MachineCapture;
   /** What `/init` of the restored agent asks for before it takes new identity. */
   readonly initKey: string;
   readonly resources: Resources;

@@ -1,7 +1,7 @@
 import { createHmac } from "node:crypto";
 import { Agent, type IncomingMessage, request } from "node:http";
 import type { Socket } from "node:net";
-import { AenvError } from "#domain";
+import { AenvError, newToken } from "#domain";
 import { parseTelemetry, type TelemetryAnswer } from "./telemetry.ts";
 
 /** The port the agent listens on inside every sandbox (E2B's). */
@@ -45,6 +45,8 @@ const IDLE_MS = 300_000;
 const FREEZE_TIMEOUT_MS = 60_000;
 
 const MAX_ANSWER_CHARS = 512 * 1024;
+/** What is passed on of a refusal: whoever runs inside may have written it. */
+const REFUSAL_CHARS = 200;
 
 /**
  * The agent of one incarnation of a sandbox. Connections are its own: after a restore the peer's TCP state is another, so
@@ -83,26 +85,38 @@ export class Guest {
    *  its 5 s. `currentKey` is the one it was captured with. Repeatable: when an answer was lost, the new key is accepted as
    *  well, and the hook does not run twice for one identity. */
   async init(identity: GuestIdentity, currentKey: string | undefined, timeoutMs = INIT_TIMEOUT_MS): Promise<void> {
+    const { env: envVars, ...known } = identity;
+    await this.#init({ ...known, envVars, generationId: generationIdOf(identity) }, currentKey, timeoutMs);
+  }
+
+  /** Tells a machine that nobody is routed to yet who it is to be. What takes time of an init is done then, its hook excepted,
+   *  and the agent answers nobody until the init. `currentKey`, repeats: as with `init`. */
+  async prepare(
+    future: Pick<GuestIdentity, "sandboxId" | "templateId" | "hostname" | "defaultUser" | "initKey">,
+    currentKey: string | undefined,
+  ): Promise<void> {
+    await this.#init({ ...future, accessToken: newToken() }, currentKey, INIT_TIMEOUT_MS);
+  }
+
+  async #init(
+    facts: Pick<GuestIdentity, "initKey"> & Readonly<Record<string, unknown>>,
+    currentKey: string | undefined,
+    timeoutMs: number,
+  ): Promise<void> {
     const body = JSON.stringify({
-      sandboxId: identity.sandboxId,
-      templateId: identity.templateId,
-      generation: identity.generation,
-      generationId: generationIdOf(identity),
-      hostname: identity.hostname,
-      ...(identity.accessToken !== undefined && { accessToken: identity.accessToken }),
-      envVars: identity.env,
-      defaultUser: identity.defaultUser,
-      ...(identity.defaultWorkdir !== undefined && { defaultWorkdir: identity.defaultWorkdir }),
-      initKey: identity.initKey,
+      ...facts,
       timestamp: new Date().toISOString(),
       entropy: Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString("base64"),
     });
-    for (const key of [currentKey, identity.initKey]) {
+    for (const key of [currentKey, facts.initKey]) {
       const headers = { "content-type": "application/json", ...(key !== undefined && { "x-init-key": key }) };
       const answer = await this.#send("POST", "/init", headers, body, timeoutMs);
       if (answer.status < 300) return;
       if (answer.status !== 401) {
-        throw new AenvError("internal", `the sandbox's agent refused its identity: ${answer.status} ${answer.body}`);
+        throw new AenvError(
+          "internal",
+          `the sandbox's agent refused its identity: ${answer.status} ${answer.body.slice(0, REFUSAL_CHARS)}`,
+        );
       }
     }
     throw new AenvError("internal", "the sandbox's agent does not accept the key it was captured with");
@@ -129,7 +143,10 @@ export class Guest {
         hint: "pause it with its memory; new sandboxes can be kept so when the template has been built again",
       });
     }
-    throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /fsfreeze: ${answer.body}`);
+    throw new AenvError(
+      "internal",
+      `the sandbox's agent answered ${answer.status} to /fsfreeze: ${answer.body.slice(0, REFUSAL_CHARS)}`,
+    );
   }
 
   async thawDisk(initKey: string): Promise<void> {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
-import { after, before, test } from "node:test";
+import { after, beforeEach, test } from "node:test";
 import { gzipSync } from "node:zlib";
 import { LINE_MAX_CHARS, LineSplitter } from "./lines.ts";
 import { GuestShell } from "./shell.ts";
@@ -15,7 +15,8 @@ let server: Server;
 let sent: Uint8Array = new Uint8Array();
 let accepted: string | undefined;
 
-before(async () => {
+beforeEach(async () => {
+  if (server !== undefined) return;
   answer = (flags, body) => {
     const head = Buffer.alloc(5);
     head[0] = flags;
@@ -30,7 +31,7 @@ before(async () => {
   await new Promise<void>((resolve) => server.listen(PORT, "127.0.0.77", resolve));
   assert.equal((server.address() as AddressInfo).port, PORT);
 });
-after(() => server.close());
+after(() => server?.close());
 
 test("an answer that is large, or becomes large, is not taken in", async () => {
   const large = Buffer.alloc(4 * 1024 * 1024);

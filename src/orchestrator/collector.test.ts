@@ -10,6 +10,7 @@ import { Telemetry } from "#telemetry";
 import { Collector } from "./collector.ts";
 import { Entries } from "./entries.ts";
 import { Entry, type Incarnation } from "./entry.ts";
+import { onEnd } from "./machine-end.ts";
 import type { SandboxRecord } from "./record.ts";
 import { until } from "./testing/bench.ts";
 
@@ -58,8 +59,10 @@ function running(id: string, answers: Answers, { isOver = false } = {}): { entry
       return answers(question);
     },
   };
-  const machine = { exited: isOver ? Promise.resolve() : new Promise(() => {}) };
+  const machine = { exited: isOver ? Promise.resolve({ reason: "crashed" }) : new Promise(() => {}) };
   const incarnation = { guest, machine } as unknown as Incarnation;
+  // As whoever makes it running does.
+  onEnd(incarnation.machine, () => {});
   sandbox.incarnation = incarnation;
   entries.add(sandbox);
   return { entry: sandbox, incarnation };

@@ -5,6 +5,7 @@ import type { Telemetry } from "#telemetry";
 import { Background } from "./background.ts";
 import type { Entries } from "./entries.ts";
 import type { Entry, Incarnation } from "./entry.ts";
+import { hasEnded } from "./machine-end.ts";
 
 /** E2B's clients expect a reading every five seconds. */
 const EVERY_MS = 5_000;
@@ -31,8 +32,6 @@ interface Watched {
   failures: number;
   /** It has its place in the width, or waits for one. */
   isInRound: boolean;
-  /** Its machine has ended: nobody answers. */
-  isOver: boolean;
   /** One reading at a time. */
   readonly turn: Semaphore;
   /** The one that has not begun yet. Never rejects. */
@@ -90,7 +89,7 @@ export class Collector {
   /** As refresh, for the last time of this incarnation: nobody waits long for it. */
   async drain(entry: Entry, incarnation: Incarnation): Promise<void> {
     // One that stands still was asked before it was frozen.
-    if (this.#of(incarnation).isOver || entry.frozen === incarnation) return;
+    if (hasEnded(incarnation.machine) || entry.frozen === incarnation) return;
     await this.#atMost(LAST_WAIT_MS, entry, incarnation);
   }
 
@@ -107,7 +106,7 @@ export class Collector {
       const { incarnation } = entry;
       if (incarnation === undefined || entry.state !== "running") continue;
       const watched = this.#of(incarnation);
-      if (watched.isInRound || watched.dueMs > nowMs || watched.isOver) continue;
+      if (watched.isInRound || watched.dueMs > nowMs || hasEnded(incarnation.machine)) continue;
       watched.isInRound = true;
       void this.#running.run(`reading metrics of ${entry.id}`, () =>
         this.#width
@@ -195,14 +194,10 @@ export class Collector {
       dueMs: performance.now() + FIRST_AFTER_MS,
       failures: 0,
       isInRound: false,
-      isOver: false,
       turn: new Semaphore(1),
       next: undefined,
     };
     this.#watched.set(incarnation, watched);
-    void incarnation.machine.exited.then(() => {
-      watched.isOver = true;
-    });
     return watched;
   }
 }

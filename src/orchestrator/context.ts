@@ -18,6 +18,8 @@ export interface Context extends LaunchDeps {
   readonly ladder: Ladder;
   /** A sandbox that was idle for so long is frozen; undefined: none is. */
   readonly idleAfterMs: number | undefined;
+  /** A paused sandbox is kept so long after its pause; undefined: until somebody kills it. */
+  readonly pausedRetentionMs: number | undefined;
   /** Where the memory of frozen ones goes; undefined: it stays. */
   readonly swap: SwapRoom | undefined;
   /** What sandboxes use and what happens in them, and who brings it there. */

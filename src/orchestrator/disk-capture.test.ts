@@ -129,6 +129,15 @@ describe("a reboot of what was paused with its memory", () => {
     assert.equal(checkpoints, undefined);
   });
 
+  test("tells nobody on the way that it is a copy: that is the booted one's to hear", async () => {
+    bench.diskCapture = "flushed";
+    const { id } = await bench.create();
+    await bench.orchestrator.pause(id);
+    await bench.orchestrator.connect(id, 60_000, { reboot: true });
+    assert.deepEqual(bench.agents.disk, ["freeze"]);
+    assert.deepEqual(bench.agents.keys, ["captured", undefined]);
+  });
+
   test("does not need an agent that answers", async () => {
     const { id } = await bench.create();
     await bench.orchestrator.pause(id);
@@ -150,6 +159,60 @@ describe("a reboot of what was paused with its memory", () => {
       assert.deepEqual(bench.started, [`restore ${id}-0001`]);
     });
   }
+});
+
+describe("a snapshot of the disk alone", () => {
+  test("is booted by each who is created from it, while the source goes on", async () => {
+    const boot = { startCmd: "true" };
+    const source = await bench.create({}, { boot });
+    const snapshot = await bench.orchestrator.snapshot(source.id, {}, "disk");
+    assert.deepEqual([snapshot.capture, snapshot.boot], ["disk", boot]);
+    assert.equal(bench.stateOf(source.id), "running");
+    for (let at = 0; at < 2; at += 1) await bench.orchestrator.create(source.spec, snapshot);
+    assert.deepEqual(startedLater(), Array(2).fill(`boot ${snapshot.id}`));
+    assert.deepEqual(bench.agents.keys, ["captured", undefined, undefined]);
+    const [child] = bench.orchestrator.list();
+    assert.ok(child !== undefined && child.id !== source.id);
+    await bench.orchestrator.pause(child.id);
+    await bench.orchestrator.resume(child.id);
+    assert.equal(startedLater().at(-1), `restore ${child.id}-0001`);
+    assert.equal((await bench.orchestrator.snapshot(child.id, {})).capture, undefined);
+  });
+
+  test("has the source's disk written out and frozen only where the driver needs that, and thawed again", async () => {
+    const { id } = await bench.create();
+    await bench.orchestrator.snapshot(id, {}, "disk");
+    assert.deepEqual(bench.agents.disk, []);
+    bench.diskCapture = "flushed";
+    await bench.orchestrator.snapshot(id, {}, "disk");
+    assert.deepEqual(bench.agents.disk, ["freeze", "thaw"]);
+  });
+
+  const steps: readonly (readonly [string, () => void])[] = [
+    ["the freezing", () => bench.script.fail("freeze")],
+    ["the capture", () => bench.host.failNext("checkpoint", new CheckpointError("no space", true))],
+    ["the sync", () => bench.script.fail("sync")],
+  ];
+  for (const [what, arrange] of steps) {
+    test(`and fails at ${what} leaves nothing, and a source that goes on`, async () => {
+      bench.diskCapture = "flushed";
+      const { id } = await bench.create();
+      const before = await bench.held();
+      arrange();
+      await assert.rejects(bench.orchestrator.snapshot(id, {}, "disk"), isKind("unavailable"));
+      assert.equal(bench.stateOf(id), "running");
+      assert.equal(bench.agents.disk.at(-1), "thaw");
+      assert.deepEqual(await bench.held(), before);
+      await bench.orchestrator.snapshot(id, {}, "disk");
+    });
+  }
+
+  test("is refused, with what to do, where the driver has none", async () => {
+    bench.diskCapture = undefined;
+    const { id } = await bench.create();
+    await assert.rejects(bench.orchestrator.snapshot(id, {}, "disk"), isKind("invalid"));
+    assert.equal(bench.stateOf(id), "running");
+  });
 });
 
 describe("after a crash", () => {

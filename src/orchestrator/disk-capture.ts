@@ -2,11 +2,11 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { AenvError, type MachineCapture } from "#domain";
 import type { Driver } from "#driver";
-import { capture, stateDir } from "./checkpoints.ts";
+import { type CheckpointManifest, capture, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { takeDown } from "./kill.ts";
-import { launch } from "./launch.ts";
+import { start } from "./launch.ts";
 import { planOf, type StateSource } from "./run.ts";
 
 /** The agent thaws its disk by itself after 10 s in which its machine runs. */
@@ -49,6 +49,37 @@ export async function thaw(
   if (isFlushed(driver, what)) await guest.thawDisk(entry.record.initKey);
 }
 
+/** Captures the disk of a machine that goes on afterwards, and stands still meanwhile. Throws what the driver throws. */
+export async function captureDiskLive(
+  context: Context,
+  entry: Entry,
+  incarnation: Incarnation,
+  dir: string,
+): Promise<CheckpointManifest> {
+  let manifest: CheckpointManifest;
+  try {
+    manifest = await captureDisk(context, entry, incarnation, dir);
+  } catch (error) {
+    await thaw(context, entry, incarnation, "disk").catch((undoing: unknown) =>
+      context.logger.error("thawing failed after a capture had failed", { sandboxId: entry.id, error: undoing }),
+    );
+    throw error;
+  }
+  await thaw(context, entry, incarnation, "disk");
+  return manifest;
+}
+
+/** The machine stands still afterwards. */
+async function captureDisk(
+  context: Context,
+  entry: Entry,
+  incarnation: Incarnation,
+  dir: string,
+): Promise<CheckpointManifest> {
+  await freeze(context, entry, incarnation, "disk");
+  return await capture(context.driver, incarnation.machine, dir, entry.record, "disk");
+}
+
 /**
  * Gives `work` the disk of a sandbox whose memory was kept too. What is on the disk of such a checkpoint is not all that was
  * written: the rest is in the memory. So the machine is restored, cut off from the world, its disk captured, and ended. The entry
@@ -75,10 +106,10 @@ export async function withDiskOf<T>(
 async function takeDisk(context: Context, entry: Entry, source: StateSource, dir: string): Promise<void> {
   const withoutAgent = !isFlushed(context.driver, "disk");
   const plan = { ...planOf(entry, source), network: { internet: false }, withoutAgent };
-  const incarnation = await launch(context, plan, {});
+  // It is told nothing: what a sandbox does when it hears that it is a copy is the booted one's to do.
+  const incarnation = await start(context, plan, {}, async () => {});
   try {
-    await freeze(context, entry, incarnation, "disk");
-    await capture(context.driver, incarnation.machine, dir, entry.record, "disk");
+    await captureDisk(context, entry, incarnation, dir);
   } catch (cause) {
     if (cause instanceof AenvError) throw cause;
     throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be rebooted and stays paused`, { cause });

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { readdir } from "node:fs/promises";
 import { test } from "node:test";
-import { DEFAULT_RESOURCES } from "#domain";
 import type { SandboxRecord } from "./record.ts";
 import { Bench } from "./testing/bench.ts";
 
@@ -33,22 +32,7 @@ test("a snapshot is whole on stable storage, with the agent that it was made wit
     const [dir = ""] = synced;
     order.push({ synced: synced.slice(1), holds: (await readdir(dir)).sort() });
   };
-  const { id } = await bench.orchestrator.makeSnapshot(
-    {
-      image: {
-        digest: "blake3:image",
-        sizeBytes: 1,
-        layers: 1,
-        config: { env: {}, entrypoint: [], cmd: [], user: "", workingDir: "" },
-      },
-      resources: DEFAULT_RESOURCES,
-      env: {},
-      defaultUser: "user",
-      commands: {},
-    },
-    () => {},
-    new AbortController().signal,
-  );
+  const { id } = await bench.makeSnapshot();
   order.push("answered");
   assert.deepEqual(order, [{ synced: [paths.agent(agentDigest)], holds: ["manifest.json", "state"] }, "answered"]);
   assert.deepEqual((await readdir(paths.snapshot(id))).sort(), ["manifest.json", "state"]);

@@ -64,6 +64,11 @@ export class Entries {
     if (this.holds(entry)) await this.begin(entry, work);
   }
 
+  /** Settles when those that are dead now are gone, or could not be removed. */
+  async deadGone(): Promise<void> {
+    await Promise.allSettled(this.all().flatMap((entry) => (entry.isDead ? [entry.ending] : [])));
+  }
+
   /** Settles when nothing is under way any more. Precondition: nothing begins any more. */
   async settled(): Promise<void> {
     await Promise.allSettled(this.all().flatMap((entry) => [entry.operation, entry.ending]));

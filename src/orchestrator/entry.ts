@@ -25,13 +25,31 @@ export class Entry {
   doomed = false;
   /** Settles when it is gone, for all who want that. */
   ending: Promise<void> | undefined;
+  /** After a crash its kill is finished, not undone. */
+  isEndRecorded = false;
+  /** True once nothing of it runs any more, nor ever will: for everybody outside it is gone, though it is still being removed. */
+  isDead = false;
   /** The end of earlier incarnations' machines, which goes on after a pause was answered. Never rejects. */
   leaving: Promise<void> | undefined;
+  /** Of the end of its running incarnation's machine, or of the last one's. */
+  watching: Disposable | undefined;
   /** After a failed attempt to end it at its timeout: not before then again. */
   retryExpiryAtMs = 0;
 
+  readonly #dead = Promise.withResolvers<void>();
+
   constructor(record: SandboxRecord) {
     this.record = record;
+  }
+
+  /** Settles when `isDead`. */
+  get death(): Promise<void> {
+    return this.#dead.promise;
+  }
+
+  die(): void {
+    this.isDead = true;
+    this.#dead.resolve();
   }
 
   get id(): SandboxId {

@@ -43,7 +43,7 @@ interface Moment {
 }
 
 function captureSource(context: Context, source: Entry): Promise<Moment> {
-  return captureLive(context, source, { state: "forking", done: "forked" }, async (machine) => {
+  return captureLive(context, source, { state: "forking", done: "forked" }, async ({ machine }) => {
     const dir = await mkdtemp(join(context.paths.checkpoints, `fork-${source.id}-`));
     try {
       await capture(context.driver, machine, dir, source.record);

@@ -2,6 +2,7 @@ export { installAgent } from "./agents.ts";
 export { Background } from "./background.ts";
 export { Collector } from "./collector.ts";
 export { type Context, IMPORT_LEASE } from "./context.ts";
+export { Departures } from "./departures.ts";
 export { Entries } from "./entries.ts";
 export { Ladder, type LadderMemory } from "./ladder/ladder.ts";
 export { Orchestrator } from "./orchestrator.ts";

@@ -1,7 +1,12 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { fault } from "#lib/fault";
 import { removeCheckpoint } from "./checkpoints.ts";
 import { type Context, sandboxLease } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
+import { onEnd } from "./machine-end.ts";
+
+/** An edge that stands still does not keep a kill from its answer for longer. */
+const EDGE_WAIT_MS = 1_000;
 
 /** Ends a sandbox for good, once whatever is under way is over. Calls join; after a failure the next one tries again. */
 export function end(context: Context, entry: Entry): Promise<void> {
@@ -13,6 +18,7 @@ async function kill(context: Context, entry: Entry): Promise<void> {
   try {
     // Recorded first: after a crash half-way the kill is finished, not undone.
     await context.journal.save(entry.record, { durable: entry.record.checkpointOf !== undefined });
+    entry.isEndRecorded = true;
   } catch (error) {
     // A full disk must not keep anybody from ending what fills it.
     context.logger.warn("a kill goes on unrecorded", { sandboxId: entry.id, error });
@@ -27,23 +33,41 @@ export async function forget(context: Context, entry: Entry): Promise<void> {
   entry.doomed = true;
   const revision = context.routes.remove(entry.id);
   const { incarnation } = entry;
+  if (incarnation !== undefined) await context.collector.drain(entry, incarnation);
+  // Whoever hears of its death finds all that it has said.
+  await endTelemetry(context, entry);
+  await fault("kill.ended", entry.record.machineId);
   if (incarnation !== undefined) {
-    await context.collector.drain(entry, incarnation);
+    const unreached = reachedNoMore(context, revision);
+    using _ = onEnd(incarnation.machine, () => {
+      if (entry.isEndRecorded && entry.leaving === undefined) void unreached.then(() => entry.die());
+    });
     await takeDown(context, entry, incarnation, revision);
+    await unreached;
   }
   entry.incarnation = undefined;
   await context.ladder.dropCopy(entry.id);
   await entry.leaving;
+  if (entry.isEndRecorded) entry.die();
   await fault("kill.stopped", entry.record.machineId);
   const { checkpointOf } = entry.record;
   if (checkpointOf !== undefined) await removeCheckpoint(context.paths.checkpoint(checkpointOf));
   await context.store.release(sandboxLease(entry.id));
   await fault("kill.released", entry.record.machineId);
-  await endTelemetry(context, entry);
-  await fault("kill.ended", entry.record.machineId);
   await context.journal.remove(entry.id);
+  entry.die();
   await fault("kill.forgotten", entry.record.machineId);
   context.entries.remove(entry);
+  // Nobody waits for that of others which goes for it.
+  void context.background.run("removing old metrics and logs", () => context.telemetry.sweep());
+}
+
+/** Settles when no edge sends anything there any more, or one of them has said nothing for long. */
+async function reachedNoMore({ routes }: Context, revision: number): Promise<void> {
+  const over = new AbortController();
+  const long = sleep(EDGE_WAIT_MS, undefined, { signal: over.signal }).catch(() => {});
+  await Promise.race([routes.settled(revision), long]);
+  over.abort();
 }
 
 /** What cannot be moved aside now, the next start moves. */
@@ -61,9 +85,17 @@ export async function takeDown(
   revision?: number,
 ): Promise<void> {
   incarnation.guest.close();
-  await incarnation.machine.stop();
-  void context.background.run(`giving back slot ${incarnation.slot.index} of ${entry.id}`, async () => {
-    if (revision !== undefined) await context.routes.settled(revision);
-    await context.slots.release(incarnation.slot);
-  });
+  const stopped = incarnation.machine.stop();
+  const hasStopped = stopped.then(
+    () => true,
+    () => false,
+  );
+  context.departures.add(
+    context.background.run(`giving back slot ${incarnation.slot.index} of ${entry.id}`, async () => {
+      if (!(await hasStopped)) return;
+      if (revision !== undefined) await context.routes.settled(revision);
+      await context.slots.release(incarnation.slot);
+    }),
+  );
+  await stopped;
 }

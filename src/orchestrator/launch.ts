@@ -7,7 +7,9 @@ import { fault } from "#lib/fault";
 import type { Semaphore } from "#lib/mutex";
 import type { Slot, Slots } from "#network";
 import type { Store } from "#store";
+import type { Departures } from "./departures.ts";
 import type { Incarnation } from "./entry.ts";
+import { onEnd } from "./machine-end.ts";
 import type { NodePaths } from "./paths.ts";
 import type { Routes } from "./routes.ts";
 
@@ -17,10 +19,11 @@ export interface LaunchDeps {
   readonly store: Store;
   readonly paths: NodePaths;
   readonly routes: Routes;
-  /** Restores use the processor all the time they take: more at once than there are cores only makes each slower. */
+  /** Restores use the processor most of the time they take: many more at once than there are cores only makes each slower. */
   readonly admission: Semaphore;
   /** How long a machine's agent may take to answer. */
   readonly readyTimeoutMs: number;
+  readonly departures: Departures;
   /** Gives a slot back that could be missed. False: there is none. */
   readonly makeRoom: () => Promise<boolean>;
 }
@@ -45,7 +48,7 @@ export interface StartPlan {
   readonly onSlot: (slot: Slot) => void;
   /** Nobody waits for it: whoever does is started first. */
   readonly isAhead?: boolean;
-  /** The agent need not answer, and is told nothing. */
+  /** The agent need not answer. */
   readonly withoutAgent?: boolean;
 }
 
@@ -69,9 +72,7 @@ export function marker(steps: LaunchSteps): (step: string) => void {
 
 /** Starts a machine and gives its agent an identity. Returns when the agent has taken it. Errors as those of `start`. */
 export function launch(deps: LaunchDeps, plan: LaunchPlan, steps: LaunchSteps): Promise<Incarnation> {
-  return start(deps, plan, steps, async ({ guest }) => {
-    if (!plan.withoutAgent) await guest.init(plan.identity, plan.currentInitKey);
-  });
+  return start(deps, plan, steps, ({ guest }) => guest.init(plan.identity, plan.currentInitKey));
 }
 
 /**
@@ -131,12 +132,13 @@ async function acquireSlot(deps: LaunchDeps, plan: StartPlan, undo: Cleanup): Pr
   return slot;
 }
 
-async function slotFor({ slots, makeRoom }: LaunchDeps, policy: NetworkPolicy): Promise<Slot> {
+async function slotFor({ slots, departures, makeRoom }: LaunchDeps, policy: NetworkPolicy): Promise<Slot> {
   for (;;) {
     try {
       return await slots.acquire(policy);
     } catch (error) {
-      if (errorKind(error) !== "exhausted" || !(await makeRoom())) throw error;
+      if (errorKind(error) !== "exhausted") throw error;
+      if (!(await departures.next()) && !(await makeRoom())) throw error;
     }
   }
 }
@@ -174,13 +176,13 @@ async function answering(machine: Machine, guest: Guest, timeoutMs: number): Pro
 
 /** The outcome of `work`, unless the machine ends before. Errors: unavailable. */
 export async function whileAlive<T>(machine: Machine, work: Promise<T>): Promise<T> {
-  const died = machine.exited.then((exit) => {
-    throw new AenvError("unavailable", `the sandbox ended while starting: ${exit.detail ?? exit.reason}`);
+  const died = Promise.withResolvers<never>();
+  using _ = onEnd(machine, (exit) => {
+    died.reject(new AenvError("unavailable", `the sandbox ended while starting: ${exit.detail ?? exit.reason}`));
   });
   try {
-    return await Promise.race([work, died]);
+    return await Promise.race([work, died.promise]);
   } finally {
-    died.catch(() => {});
     work.catch(() => {});
   }
 }

@@ -1,8 +1,8 @@
-import { AenvError, type SandboxState, sandboxNotFound } from "#domain";
-import { CheckpointError, type Machine } from "#driver";
+import { AenvError, errorKind, type SandboxState, sandboxNotFound } from "#domain";
+import { CheckpointError } from "#driver";
 import { requireRestorable } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
-import type { Entry } from "./entry.ts";
+import type { Entry, Incarnation } from "./entry.ts";
 import { forget } from "./kill.ts";
 
 /** A capture that its sandbox goes on after: its state meanwhile, and what messages say of it. */
@@ -20,22 +20,23 @@ export async function captureLive<T>(
   context: Context,
   entry: Entry,
   { state, done }: LiveCapture,
-  write: (machine: Machine) => Promise<T>,
+  write: (incarnation: Incarnation) => Promise<T>,
 ): Promise<T> {
   const { incarnation } = entry;
   if (incarnation === undefined) throw new AenvError("internal", `running sandbox ${entry.id} has no machine`);
   const { driver, logger } = context;
-  const { machine } = incarnation;
-  requireRestorable(driver, { driver: driver.name, driverVersion: machine.version, arch: process.arch });
+  const { version } = incarnation.machine;
+  requireRestorable(driver, { driver: driver.name, driverVersion: version, arch: process.arch });
   entry.update({ state });
   try {
-    return await write(machine);
+    return await write(incarnation);
   } catch (error) {
     if (error instanceof CheckpointError && !error.machineRuns) {
       logger.error(`sandbox lost: its machine ended while being ${done}`, { sandboxId: entry.id, error });
       await forget(context, entry);
       throw sandboxNotFound(entry.id);
     }
+    if (errorKind(error) === "conflict") throw error;
     throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be ${done} and goes on running`, {
       cause: error,
       hint: "look for a full disk on the server: its log has the cause",

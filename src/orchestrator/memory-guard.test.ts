@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { MIB } from "#domain";
+import { MIB, type SandboxId } from "#domain";
 import type { MemoryReading } from "#driver";
 import { silentLogger } from "#lib/log";
 import { Entries } from "./entries.ts";
@@ -40,6 +40,13 @@ test("one kill at a time near the limit, also while a snapshot is made; the kern
   } as SandboxRecord);
   entry.incarnation = { machine: { memory: () => reading }, guest } as unknown as Incarnation;
   const entries = new Entries();
+  // One that cannot be looked at keeps nobody from looking at the others.
+  const broken = new Entry({ ...entry.record, sandbox: { ...entry.sandbox, id: "i0" as SandboxId } });
+  const memory = (): never => {
+    throw new Error("as the test wants");
+  };
+  broken.incarnation = { machine: { memory }, guest } as unknown as Incarnation;
+  entries.add(broken);
   entries.add(entry);
   const guard = new MemoryGuard({ entries, logger: silentLogger });
   const saidCount = async (count: number): Promise<void> => {

@@ -61,10 +61,24 @@ export class MemoryGuard {
       const isAtWork = entry.state === "running" || entry.state === "snapshotting";
       if (incarnation === undefined || !isAtWork) continue;
       const watched = this.#watched.get(incarnation);
-      if (watched === undefined || watched.lookAtMs <= nowMs) this.#look(entry, incarnation, nowMs);
+      if (watched === undefined || watched.lookAtMs <= nowMs) this.#tryLook(entry, incarnation, nowMs);
       nextMs = Math.min(nextMs, this.#watched.get(incarnation)?.lookAtMs ?? nextMs);
     }
     if (!this.#closed) this.#timer = setTimeout(() => this.#round(), Math.max(1, nextMs - nowMs));
+  }
+
+  /** One that cannot be looked at keeps nobody from looking at the others. */
+  #tryLook(entry: Entry, incarnation: Incarnation, nowMs: number): void {
+    try {
+      this.#look(entry, incarnation, nowMs);
+    } catch (error) {
+      this.#watched.set(incarnation, {
+        oomKills: 0,
+        ...this.#watched.get(incarnation),
+        lookAtMs: nowMs + ROUND_MAX_MS,
+      });
+      this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: entry.id, error });
+    }
   }
 
   #look(entry: Entry, incarnation: Incarnation, nowMs: number): void {

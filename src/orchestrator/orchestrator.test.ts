@@ -214,13 +214,52 @@ describe("a kill", () => {
     assert.deepEqual(await bench.held(), {});
   });
 
-  test("that fails leaves a sandbox nobody sees, and is tried again", async () => {
+  test("of what runs no more is over for everybody, while what is left of it is removed, and tried again", async () => {
     const { id } = await bench.create();
     bench.script.fail("release");
-    await assert.rejects(bench.orchestrator.kill(id));
+    await bench.orchestrator.kill(id);
     assert.equal(bench.stateOf(id), undefined);
+    await assert.rejects(bench.orchestrator.kill(id), { kind: "not-found" });
+    assert.equal(bench.orchestrator.stats().running, 0);
     await until("the end", () => bench.context.entries.all().length === 0);
     assert.deepEqual(await bench.held(), {});
+  });
+
+  test("is answered when no edge sends there any more, or one has said nothing for long", async () => {
+    const { id } = await bench.create();
+    const { routes } = bench.context;
+    routes.attach("edge");
+    routes.acknowledge("edge", routes.revision);
+    let answered = false;
+    const killed = bench.orchestrator.kill(id).then(() => {
+      answered = true;
+    });
+    await until("its machine to end", () => bench.machines().length === 0);
+    assert.equal(answered, false);
+    routes.acknowledge("edge", routes.revision);
+    await killed;
+    const other = await bench.create();
+    await bench.orchestrator.kill(other.id);
+    routes.detach("edge");
+  });
+
+  test("gives its slot to who asks next, though its removal is not over when it is answered", async () => {
+    bench.slots.total = 1;
+    const { id } = await bench.create();
+    const machine = bench.context.entries.get(id)?.incarnation?.machine;
+    assert.ok(machine !== undefined);
+    const stop = machine.stop;
+    const removed = Promise.withResolvers<void>();
+    machine.stop = async () => {
+      await stop.call(machine);
+      await removed.promise;
+    };
+    await bench.orchestrator.kill(id);
+    assert.equal(bench.slots.heldIndexes().length, 1);
+    const next = bench.create();
+    removed.resolve();
+    assert.equal((await next).state, "running");
+    bench.slots.total = 200;
   });
 
   test("takes children of a fork that are still being made, and only them", async () => {

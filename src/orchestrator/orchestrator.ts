@@ -1,6 +1,7 @@
 import {
   AenvError,
   decide,
+  expiryOf,
   type ForkResult,
   type Image,
   type ImageSource,
@@ -61,6 +62,7 @@ export class Orchestrator implements Node {
     this.#reaper = new Reaper({
       entries: context.entries,
       logger: context.logger,
+      pausedRetentionMs: context.pausedRetentionMs,
       expire: (entry) => this.#expire(entry),
     });
   }
@@ -100,19 +102,23 @@ export class Orchestrator implements Node {
 
   get(id: SandboxId): Sandbox | undefined {
     const entry = this.#context.entries.get(id);
-    return entry === undefined || entry.state === "killing" ? undefined : entry.sandbox;
+    return entry === undefined || entry.state === "killing" ? undefined : this.#shown(entry);
   }
 
   list(): Sandbox[] {
     return this.#context.entries
       .all()
       .filter((entry) => entry.state !== "killing")
-      .map((entry) => entry.sandbox)
+      .map((entry) => this.#shown(entry))
       .sort((a, b) => b.startedAtMs - a.startedAtMs || (a.id < b.id ? 1 : -1));
   }
 
+  /** Returns when nothing of it runs any more and nobody finds it; what is left of it is removed after. */
   async kill(id: SandboxId): Promise<void> {
-    await end(this.#context, this.#entry(id));
+    const entry = this.#entry(id);
+    const ended = end(this.#context, entry);
+    await Promise.race([ended, entry.death]);
+    void this.#context.background.run(`removing what is left of ${id}`, () => ended);
   }
 
   async pause(id: SandboxId, capture?: MachineCapture): Promise<void> {
@@ -167,9 +173,14 @@ export class Orchestrator implements Node {
     return this.#decided(id, "fork", (source) => fork(this.#context, { source, count, timeoutMs }));
   }
 
-  async snapshot(id: SandboxId, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+  async snapshot(
+    id: SandboxId,
+    env: Readonly<Record<string, string>>,
+    capture: MachineCapture = "memory",
+  ): Promise<Snapshot> {
+    requireCapture(this.#context.driver, capture, "memory");
     return this.#decided(id, "snapshot", (entry) =>
-      this.#context.entries.begin(entry, () => this.#snapshots.take(entry, env)),
+      this.#context.entries.begin(entry, () => this.#snapshots.take(entry, env, capture)),
     );
   }
 
@@ -188,7 +199,11 @@ export class Orchestrator implements Node {
 
   async deleteSnapshot(snapshotId: string): Promise<void> {
     await this.#snapshots.remove(snapshotId);
-    void this.#context.background.run("removing unused images", () => this.#context.store.collect());
+    void this.#context.background.run("removing unused images", async () => {
+      // Those that were killed before this was asked for hold nothing then.
+      await this.#context.entries.deadGone();
+      await this.#context.store.collect();
+    });
   }
 
   releaseImages(holder: string): Promise<void> {
@@ -229,7 +244,7 @@ export class Orchestrator implements Node {
   }
 
   stats(): NodeStats {
-    const states = this.#context.entries.all().map((entry) => entry.state);
+    const states = this.#context.entries.all().flatMap((entry) => (entry.isDead ? [] : [entry.state]));
     const paused = states.filter((state) => state === "paused").length;
     const slots = this.#context.slots.stats();
     return {
@@ -257,6 +272,12 @@ export class Orchestrator implements Node {
     for (const entry of this.#context.entries.all()) entry.incarnation?.guest.close();
   }
 
+  #shown({ sandbox }: Entry): Sandbox {
+    if (sandbox.state !== "paused") return sandbox;
+    const expiry = expiryOf(sandbox, this.#context.pausedRetentionMs);
+    return expiry === undefined ? sandbox : { ...sandbox, removeAtMs: expiry.atMs };
+  }
+
   /** Of one that is there, or has ended not too long ago, something may be kept. */
   #requireKnown(id: SandboxId): void {
     if (this.#context.entries.get(id) === undefined && !this.#context.telemetry.hasEnded(id)) throw sandboxNotFound(id);
@@ -264,7 +285,7 @@ export class Orchestrator implements Node {
 
   #entry(id: SandboxId): Entry {
     const entry = this.#context.entries.get(id);
-    if (entry === undefined) throw sandboxNotFound(id);
+    if (entry === undefined || entry.isDead) throw sandboxNotFound(id);
     return entry;
   }
 
@@ -319,9 +340,19 @@ export class Orchestrator implements Node {
 
   /** Carries out the timeout action. Precondition: nothing is under way, in this very turn of the event loop. */
   async #expire(entry: Entry): Promise<void> {
-    const { onTimeout, timeoutCapture } = entry.sandbox.spec;
-    const pauses = !entry.doomed && onTimeout === "pause";
-    if (pauses) await this.#context.entries.begin(entry, () => pause(this.#context, entry, timeoutCapture));
-    else await end(this.#context, entry);
+    const { sandbox, doomed } = entry;
+    const action = doomed ? "kill" : expiryOf(sandbox, this.#context.pausedRetentionMs)?.action;
+    if (action === "pause") {
+      await this.#context.entries.begin(entry, () => pause(this.#context, entry, sandbox.spec.timeoutCapture));
+      return;
+    }
+    if (!doomed && sandbox.state === "paused") {
+      this.#context.logger.info("a paused sandbox has been kept long enough and is removed", {
+        sandboxId: entry.id,
+        generation: sandbox.generation,
+        reason: `paused since ${new Date(sandbox.endAtMs).toISOString()}`,
+      });
+    }
+    await end(this.#context, entry);
   }
 }

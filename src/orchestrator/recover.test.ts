@@ -51,6 +51,32 @@ describe("another server on what is there", () => {
     });
   }
 
+  test("a sandbox whose machine ends while it is taken up is gone, and one that was just resumed is paused", async () => {
+    const [{ id }, other] = [await bench.create(), await bench.create()];
+    await bench.orchestrator.pause(other.id);
+    await bench.orchestrator.connect(other.id);
+    await bench.orchestrator.close();
+    for (const record of await bench.records()) {
+      const { machineId } = record;
+      const machine = bench.host.running.get(machineId);
+      assert.ok(machine !== undefined);
+      machine.resume = async () => {
+        await bench.host.end(machineId, "crashed");
+        throw new Error("it does not answer");
+      };
+      if (record.sandbox.id === id) continue;
+      // Its checkpoint goes only after it is recorded as running.
+      await leaveCheckpoint(bench, machineId);
+      await bench.context.journal.save({ ...record, checkpointOf: machineId });
+    }
+    await bench.start();
+    assert.equal(bench.stateOf(id), undefined);
+    assert.equal(bench.stateOf(other.id), "paused");
+    assert.deepEqual(bench.machines(), []);
+    await bench.orchestrator.kill(other.id);
+    assert.deepEqual(await bench.held(), {});
+  });
+
   for (const state of ["freezing", "frozen", "thawing"] as const) {
     test(`a sandbox that was ${state} goes on, awake`, async () => {
       const { id } = await bench.create();

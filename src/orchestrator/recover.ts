@@ -1,5 +1,6 @@
 import { readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { errorKind } from "#domain";
 import type { Machine, MachineId } from "#driver";
 import { Guest } from "#guest";
@@ -16,6 +17,8 @@ import { checkpointIdOf, type SandboxRecord, withoutCheckpoint } from "./record.
 import { identityOf, routeOf, watch } from "./run.ts";
 
 const ENDED_AT_ONCE = 8;
+/** One that does not wake because it has ended is known to have by then. */
+const ENDS_MS = 2_000;
 
 /** What recovering one sandbox works with. */
 interface Found {
@@ -111,8 +114,7 @@ async function goOn(context: Context, found: Found, machine: Machine | undefined
     });
     return await drop(context, found);
   }
-  // Where a pause was cut short, or it stood still.
-  await machine.resume();
+  if (!(await wakes(machine))) return await goOn(context, found, undefined);
   if (entry.sandbox.state !== "running") entry.update({ state: "running" });
   if (checkpointOf !== undefined || entry.record.capture !== undefined) entry.record = withoutCheckpoint(entry.record);
   entry.incarnation = { machine, slot, guest: new Guest(slot.hostAddress) };
@@ -121,6 +123,18 @@ async function goOn(context: Context, found: Found, machine: Machine | undefined
   context.routes.set(routeOf(entry));
   watch(context, entry, entry.incarnation);
   if (checkpointOf !== undefined) await removeCheckpoint(context.paths.checkpoint(checkpointOf));
+}
+
+/** Lets a machine go on where a pause was cut short, or it stood still. False: it ended in this moment. */
+async function wakes(machine: Machine): Promise<boolean> {
+  try {
+    await machine.resume();
+    return true;
+  } catch (error) {
+    const hasEnded = await Promise.race([machine.exited.then(() => true), sleep(ENDS_MS, false, { ref: false })]);
+    if (hasEnded) return false;
+    throw error;
+  }
 }
 
 async function finishOrUndoPause(context: Context, found: Found): Promise<void> {

@@ -1,10 +1,12 @@
 import type { Route } from "#domain";
+import type { MachineExit } from "#driver";
 import type { GuestIdentity } from "#guest";
 import { fault } from "#lib/fault";
 import { type Context, sandboxLease } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { end, takeDown } from "./kill.ts";
 import { type LaunchPlan, launch } from "./launch.ts";
+import { onEnd } from "./machine-end.ts";
 import { startAgain } from "./start-again.ts";
 
 /** Where a sandbox comes from. */
@@ -137,20 +139,28 @@ export function isResumedByTraffic({ sandbox, record }: Entry): boolean {
 
 /** A machine that ends by itself takes its sandbox with it. */
 export function watch(context: Context, entry: Entry, incarnation: Incarnation): void {
-  const { generation } = entry.sandbox;
-  const onExit = incarnation.machine.exited.then(async (exit) => {
-    if (exit.reason === "stopped") return;
-    // An operation under way notices by itself (a checkpoint or a kill fails or finds it gone).
-    while (entry.operation !== undefined) await entry.operation;
-    if (entry.incarnation !== incarnation || !context.entries.holds(entry)) return;
-    context.logger.error("sandbox ended by itself", {
-      sandboxId: entry.id,
-      generation,
-      reason: `${exit.reason}${exit.detail === undefined ? "" : `: ${exit.detail}`}`,
-    });
-    await end(context, entry);
+  entry.watching?.[Symbol.dispose]();
+  entry.watching = onEnd(incarnation.machine, (exit) => {
+    endByItself(context, entry, incarnation, exit).catch((error: unknown) =>
+      context.logger.error("cleaning up an ended sandbox failed", { sandboxId: entry.id, error }),
+    );
   });
-  onExit.catch((error: unknown) =>
-    context.logger.error("cleaning up an ended sandbox failed", { sandboxId: entry.id, error }),
-  );
+}
+
+async function endByItself(
+  context: Context,
+  entry: Entry,
+  incarnation: Incarnation,
+  { reason, detail }: MachineExit,
+): Promise<void> {
+  if (reason === "stopped") return;
+  // An operation under way notices by itself (a checkpoint or a kill fails or finds it gone).
+  while (entry.operation !== undefined) await entry.operation;
+  if (entry.incarnation !== incarnation || !context.entries.holds(entry)) return;
+  context.logger.error("sandbox ended by itself", {
+    sandboxId: entry.id,
+    generation: entry.sandbox.generation,
+    reason: `${reason}${detail === undefined ? "" : `: ${detail}`}`,
+  });
+  await end(context, entry);
 }

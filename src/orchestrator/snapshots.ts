@@ -1,5 +1,6 @@
 import { readdir } from "node:fs/promises";
 import {
+  type MachineCapture,
   newSandboxId,
   newTemplateId,
   newToken,
@@ -21,6 +22,7 @@ import {
   totalBytes,
 } from "./checkpoints.ts";
 import { type Context, snapshotLease } from "./context.ts";
+import { captureDiskLive } from "./disk-capture.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { type LaunchPlan, launch } from "./launch.ts";
 import { captureLive } from "./live-capture.ts";
@@ -57,7 +59,8 @@ export class Snapshots {
 
   source(snapshot: Snapshot): StateSource {
     requireRestorable(this.#context.driver, snapshot);
-    return { dir: stateDir(this.#context.paths.snapshot(snapshot.id)), initKey: snapshot.initKey };
+    const { id, capture: what, initKey } = snapshot;
+    return { dir: stateDir(this.#context.paths.snapshot(id)), ...(what !== "disk" && { initKey }) };
   }
 
   async make(request: SnapshotRequest, onStart: (event: StartEvent) => void, signal: AbortSignal): Promise<Snapshot> {
@@ -93,9 +96,10 @@ export class Snapshots {
 
   /** Captures a running sandbox, which goes on, as its operation. `env`: what it has from its template. On stable storage
    *  when it returns. Throws what `captureLive` throws; nothing of the snapshot is left then. */
-  take(entry: Entry, env: Readonly<Record<string, string>>): Promise<Snapshot> {
+  take(entry: Entry, env: Readonly<Record<string, string>>, what: MachineCapture): Promise<Snapshot> {
     const { driver, store, paths, logger } = this.#context;
-    return captureLive(this.#context, entry, { state: "snapshotting", done: "captured" }, async (machine) => {
+    return captureLive(this.#context, entry, { state: "snapshotting", done: "captured" }, async (incarnation) => {
+      const { machine } = incarnation;
       const startedAtMs = performance.now();
       const { sandbox, imageDigest, agentDigest, initKey, boot } = entry.record;
       const id = newTemplateId();
@@ -103,7 +107,10 @@ export class Snapshots {
       await using undo = new Cleanup();
       undo.add(() => this.remove(id));
       await store.mount(imageDigest, snapshotLease(id));
-      const manifest = await capture(driver, machine, dir, entry.record);
+      const manifest =
+        what === "disk"
+          ? await captureDiskLive(this.#context, entry, incarnation, dir)
+          : await capture(driver, machine, dir, entry.record);
       await fault("snapshot.captured", machine.id);
       await store.sync([dir, paths.agent(agentDigest)]);
       await fault("snapshot.synced", machine.id);
@@ -111,7 +118,7 @@ export class Snapshots {
       logger.info("sandbox captured", {
         sandboxId: entry.id,
         generation: sandbox.generation,
-        reason: `snapshot ${id}`,
+        reason: `snapshot ${id}${what === "disk" ? ", of the disk alone" : ""}`,
         durationMs: Math.round(performance.now() - startedAtMs),
       });
       const origin = { parentId: sandbox.snapshotId, sandboxId: sandbox.id, ...(boot !== undefined && { boot }) };

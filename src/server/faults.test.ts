@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -22,11 +22,22 @@ afterEach(() => {
 
 function arm(logger = silentLogger): void {
   process.env.AENV_FAULTS = dir;
-  armOrderedFaults({ dataDir: dir }, logger);
+  armOrderedFaults({ dataDir: dir, runscPath: join(dir, "runsc") }, logger);
 }
 
 function order(...orders: FaultOrder[]): void {
   writeFileSync(join(dir, "orders.json"), JSON.stringify(orders));
+}
+
+/** A process with a name and arguments as runsc has them. */
+async function program(argv0: string): Promise<ChildProcess> {
+  const child = spawn("/bin/sh", ["-c", "read x", "--root=/r", "i0-0001"], { argv0 });
+  await once(child, "spawn");
+  return child;
+}
+
+function lastFired(): { readonly killed: number } {
+  return JSON.parse(readFileSync(join(dir, "fired"), "utf8").trim().split("\n").at(-1) ?? "");
 }
 
 async function thrownAt(point: FaultOrder["point"]): Promise<string | undefined> {
@@ -42,7 +53,7 @@ describe("ordered faults", () => {
   test("are armed by the environment alone, and said loudly", async () => {
     const lines: string[] = [];
     const logger = createLogger("error", (line) => lines.push(line));
-    armOrderedFaults({ dataDir: dir }, logger);
+    armOrderedFaults({ dataDir: dir, runscPath: join(dir, "runsc") }, logger);
     assert.equal(fault("pause.captured"), undefined);
     assert.deepEqual(lines, []);
     arm(logger);
@@ -84,6 +95,33 @@ describe("ordered faults", () => {
     await fault("pause.captured");
     const [, signal] = await ended;
     assert.equal(signal, "SIGKILL");
+  });
+
+  test("end a machine by its gofer or its agent, and return when it has ended", async () => {
+    arm();
+    for (const victim of ["gofer", "agent"] as const) {
+      const [runtime, gofer] = [await program("runsc-sandbox"), await program("runsc-gofer")];
+      writeFileSync(join(dir, "runsc"), `#!/bin/sh\necho "$@" >${dir}/asked; kill -9 ${runtime.pid}`, { mode: 0o755 });
+      void once(gofer, "exit").then(() => runtime.kill("SIGKILL"));
+      const ended = once(runtime, "exit");
+      order({ point: "pause.captured", kill: [victim] });
+      await fault("pause.captured", "i0-0001");
+      await ended;
+      assert.equal(lastFired().killed, 1);
+      gofer.kill("SIGKILL");
+    }
+    assert.equal(readFileSync(join(dir, "asked"), "utf8"), "--root=/r kill i0-0001 KILL\n");
+  });
+
+  test("kill the runtime's command and not its machine", async () => {
+    arm();
+    const [runtime, command] = [await program("runsc-sandbox"), await program("/bin/runsc")];
+    const ended = once(command, "exit");
+    order({ point: "pause.captured", kill: ["command"] });
+    await fault("pause.captured", "i0-0001");
+    await ended;
+    assert.equal(runtime.exitCode ?? runtime.signalCode, null);
+    runtime.kill("SIGKILL");
   });
 
   test("refuse a point that is none", async () => {

@@ -5,13 +5,21 @@ import { armFaults, FAULT_POINTS, type FaultPoint } from "#lib/fault";
 import { isMissing } from "#lib/files";
 import type { Logger } from "#lib/log";
 import { commandLine, processIds, startTicks } from "#lib/proc";
+import { localRunner } from "#lib/spawn";
 import { type Config, dataPaths } from "../config.ts";
 
 /** Names a folder of orders. Of the environment alone: neither a file, a flag nor the API can make a server kill. */
 export const FAULTS_VARIABLE = "AENV_FAULTS";
 
-/** Who can be killed: processes of ours, or the runtime's process of the machine that the operation works on. */
-export type Victim = "aenvd" | "blobd" | "edge" | "keeper" | "runtime";
+/** Services, by their names. */
+export type ServiceVictim = "aenvd" | "blobd" | "edge" | "keeper";
+
+/** Of the machine that the operation works on: the runtime's process, the one that serves its files (gVisor), the command that does
+ *  something to it (gVisor), or the agent inside (gVisor), its first process. But for the command each is the end of the machine. */
+export type MachineVictim = "runtime" | "gofer" | "command" | "agent";
+
+/** Who can be killed. */
+export type Victim = ServiceVictim | MachineVictim;
 
 /** What is to happen at a point, once. */
 export interface FaultOrder {
@@ -35,34 +43,47 @@ export interface FaultFired extends FaultOrder {
 /** Files of the folder: orders still to come, in their order; those carried out; the points that were passed, a line each. */
 export const FAULT_FILES = { orders: "orders.json", fired: "fired", passed: "passed" } as const;
 
-/** The programs of runtimes whose end is a machine's. */
-const RUNTIMES = ["runsc-sandbox", "firecracker"];
+/** What is killed of a machine, by the ends of the names of programs. The agent is no process of this host: it ends with the runtime's. */
+const PROGRAMS: Readonly<Record<MachineVictim, readonly string[]>> = {
+  runtime: ["runsc-sandbox", "firecracker"],
+  gofer: ["runsc-gofer"],
+  command: ["/runsc"],
+  agent: ["runsc-sandbox"],
+};
+/** One that is being started may not be there yet; and how long a machine may take to end of what was killed of it. */
 const FIND_MS = 2_000;
+const ENDS_MS = 10_000;
 
 /** Arms the faults that the environment asks for; says so loudly. Without the variable nothing is done. */
-export function armOrderedFaults(config: Pick<Config, "dataDir">, logger: Logger): void {
+export function armOrderedFaults(config: Pick<Config, "dataDir" | "runscPath">, logger: Logger): void {
   const dir = process.env[FAULTS_VARIABLE];
   if (dir === undefined || dir === "") return;
   requireOwn(dir);
   logger.error(`FAULTS ARE ARMED by ${FAULTS_VARIABLE}: this server kills its own processes when told to`, {
     path: dir,
   });
-  const { run } = dataPaths(config.dataDir);
   const orders = new Orders(dir);
+  let isEnding = false;
   armFaults(async (point, machineId) => {
-    const order = orders.take(point);
+    // What others pass while this process is about to end is for the next one.
+    const order = isEnding ? undefined : orders.take(point);
     if (order === undefined) return;
+    isEnding = order.kill?.includes("aenvd") === true && order.delayMs === undefined;
     logger.warn(`fault at ${point}: ${order.error ?? `kill ${order.kill?.join(", ")}`}`, {
       ...(machineId !== undefined && { machineId }),
     });
     const carryOut = async (): Promise<void> => {
       const isLast = order.kill?.includes("aenvd") === true;
-      const killed = (await killOthers(order.kill ?? [], { runDir: run, machineId })) + (isLast ? 1 : 0);
+      const killed = (await killOthers(order.kill ?? [], config, machineId)) + (isLast ? 1 : 0);
       orders.note({ ...order, killed, ...(machineId !== undefined && { machineId }) });
       if (isLast) process.kill(process.pid, "SIGKILL");
     };
     if (order.delayMs === undefined) await carryOut();
-    else setTimeout(() => void carryOut(), order.delayMs);
+    else
+      setTimeout(
+        () => void carryOut().catch((error: unknown) => logger.error(`fault at ${point}`, { error })),
+        order.delayMs,
+      );
     if (order.error !== undefined) {
       throw Object.assign(new Error(`${order.error}: made by a fault at ${point}`), { code: order.error });
     }
@@ -126,16 +147,34 @@ function checked(order: FaultOrder): FaultOrder {
 /** Returns, when they are gone, how many there were. This process is left, so that it can go last. */
 async function killOthers(
   victims: readonly Victim[],
-  { runDir, machineId }: { readonly runDir: string; readonly machineId: string | undefined },
+  config: Pick<Config, "dataDir" | "runscPath">,
+  machineId: string | undefined,
 ): Promise<number> {
+  const { run } = dataPaths(config.dataDir);
   let killed = 0;
   for (const victim of victims) {
     if (victim === "aenvd") continue;
-    const pids =
-      victim === "runtime" ? await runtimeOf(machineId) : [Number(readFileSync(join(runDir, `${victim}.pid`), "utf8"))];
-    for (const pid of pids) if (await killNow(pid)) killed += 1;
+    if (isOfMachine(victim)) killed += await killOf(machineId, victim, config.runscPath);
+    else if (await killNow(Number(readFileSync(join(run, `${victim}.pid`), "utf8")))) killed += 1;
   }
   return killed;
+}
+
+function isOfMachine(victim: Victim): victim is MachineVictim {
+  return victim in PROGRAMS;
+}
+
+async function killOf(machineId: string | undefined, victim: MachineVictim, runscPath: string): Promise<number> {
+  const ends = victim === "command" ? [] : await processesOf(machineId, "runtime");
+  const pids = victim === "runtime" ? ends : await processesOf(machineId, victim);
+  if (victim !== "agent") for (const pid of pids) await killNow(pid);
+  else if (machineId !== undefined && pids[0] !== undefined) await killAgent(runscPath, machineId, pids[0]);
+  const giveUpAtMs = performance.now() + ENDS_MS;
+  while (ends.some((pid) => startTicks(pid) !== undefined)) {
+    if (performance.now() > giveUpAtMs) throw new Error(`machine ${machineId} goes on without its ${victim}`);
+    await sleep(2);
+  }
+  return pids.length;
 }
 
 async function killNow(pid: number): Promise<boolean> {
@@ -146,12 +185,19 @@ async function killNow(pid: number): Promise<boolean> {
   return true;
 }
 
-/** Machines carry their id in the command line of their runtime. One that is being started may not be there yet. */
-async function runtimeOf(machineId: string | undefined): Promise<readonly number[]> {
+/** The runtime's own way to its first process. */
+async function killAgent(runscPath: string, machineId: string, runtimePid: number): Promise<void> {
+  const root = commandLine(runtimePid).find((arg) => arg.startsWith("--root="));
+  if (root === undefined) throw new Error(`process ${runtimePid} of machine ${machineId} names no root`);
+  await localRunner().run([runscPath, root, "kill", machineId, "KILL"]);
+}
+
+/** Machines carry their id in the command lines of their processes. */
+async function processesOf(machineId: string | undefined, victim: MachineVictim): Promise<readonly number[]> {
   const isIts = (pid: number): boolean => {
     const [program = "", ...args] = commandLine(pid);
-    const isRuntime = RUNTIMES.some((name) => program.endsWith(name));
-    return isRuntime && machineId !== undefined && args.some((arg) => arg.includes(machineId));
+    const isSuch = PROGRAMS[victim].some((name) => program.endsWith(name));
+    return isSuch && machineId !== undefined && args.some((arg) => arg.includes(machineId));
   };
   for (const giveUpAtMs = performance.now() + FIND_MS; performance.now() < giveUpAtMs; await sleep(2)) {
     const pids = processIds().filter(isIts);

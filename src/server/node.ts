@@ -10,6 +10,7 @@ import { claimServer, createSlots, removeServerNetwork } from "#network";
 import {
   Background,
   Collector,
+  Departures,
   Entries,
   installAgent,
   Journal,
@@ -32,8 +33,9 @@ export const ENVD_VERSION = "0.6.13";
 /** Of the memory that is available at the start, for what stands ready; and of all there is, what must stay available. */
 const BUDGET_SHARE = 1 / 4;
 const RESERVE_SHARE = 1 / 16;
+const MS_PER_HOUR = 3_600_000;
 /** Ready clones of one template at the most, for each restore that can go on at once: a burst of so many takes a second. */
-const CLONES_PER_START = 8;
+const CLONES_PER_START = 4;
 
 export interface StartedNode {
   readonly orchestrator: Orchestrator;
@@ -80,13 +82,14 @@ export async function startNode(
     paths,
     routes,
     admission: new Semaphore(config.startsAtOnce),
+    departures: new Departures(),
     readyTimeoutMs: config.readyTimeoutMs,
   };
   const ladder = new Ladder({
     launch: { ...launch, makeRoom: async () => false },
     logger,
     memory: ladderMemory(config),
-    refillsAtOnce: Math.max(1, Math.floor(config.startsAtOnce / 2)),
+    refillsAtOnce: Math.max(1, Math.floor(config.startsAtOnce / 4)),
     clonesMax: CLONES_PER_START * config.startsAtOnce,
   });
   const swap = await openSwap(config, data.swap, keeper, logger);
@@ -95,6 +98,7 @@ export async function startNode(
     makeRoom: () => ladder.makeRoom(),
     ladder,
     idleAfterMs: config.idleAfterMs === 0 ? undefined : config.idleAfterMs,
+    pausedRetentionMs: config.pausedRetentionHours === 0 ? undefined : config.pausedRetentionHours * MS_PER_HOUR,
     swap: swap?.files,
     journal: new Journal(catalog),
     logger,

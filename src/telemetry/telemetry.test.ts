@@ -175,6 +175,7 @@ test("ended ones go, the oldest first, when they are too much together", async (
   telemetry = await reopened();
   await telemetry.record(ID, metric(5_000), [entry(10)]);
   await telemetry.end(ID);
+  await telemetry.sweep();
   assert.deepEqual(
     [1, 2, 3].map((at) => telemetry.hasEnded(name(at))),
     [true, true, false],

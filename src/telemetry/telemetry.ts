@@ -140,7 +140,6 @@ export class Telemetry {
       this.#ended.set(id, ended);
       this.#endedBytes += sizeOf(ended);
     });
-    await this.sweep();
   }
 
   /** Ends all but these: what a crash has kept from being ended. */

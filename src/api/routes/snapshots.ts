@@ -2,7 +2,6 @@ import { createRoute, z } from "@hono/zod-openapi";
 import type { Api, ApiDeps } from "../deps.ts";
 import { nextTokenHeader, page } from "../wire/paging.ts";
 import { NewSnapshot, positionOf, SnapshotInfo, SnapshotQuery, toSnapshotInfo } from "../wire/snapshot.ts";
-import { refuseNotYet } from "../wire/unsupported.ts";
 import { errors, json, jsonBody, mayTake, SandboxParam, sandboxIdOf } from "./common.ts";
 
 const tags = ["snapshots"];
@@ -11,7 +10,8 @@ const create = createRoute({
   method: "post",
   path: "/sandboxes/{sandboxID}/snapshots",
   tags,
-  summary: "Capture a running sandbox, which goes on, as what others are created from",
+  summary:
+    "Capture a running sandbox, which goes on, as what others are created from; with memory: false its files alone",
   middleware: jsonBody,
   request: { params: SandboxParam, body: mayTake(NewSnapshot) },
   responses: { 201: json(SnapshotInfo, "It is on disk."), ...errors(400, 404, 409, 503) },
@@ -36,8 +36,10 @@ const list = createRoute({
 export function snapshotRoutes(app: Api, { cluster }: ApiDeps): void {
   app.openapi(create, async (c) => {
     const { name, memory } = c.req.valid("json");
-    if (memory === false) refuseNotYet("memory: false", memory);
-    const made = await cluster.createSnapshot(c.req.valid("param").sandboxID, name || undefined);
+    const made = await cluster.createSnapshot(c.req.valid("param").sandboxID, {
+      ...(name && { name }),
+      ...(memory === false && { capture: "disk" }),
+    });
     return c.json(toSnapshotInfo(made), 201);
   });
 

@@ -36,6 +36,10 @@ const listed = {
   metadata: z.record(z.string(), z.string()),
   volumeMounts: z.array(z.object({ name: z.string(), path: z.string() })),
   lineage: SandboxLineage,
+  removeAt: z.iso
+    .datetime()
+    .optional()
+    .openapi({ description: "Of a paused one that this server does not keep for ever: when it is removed." }),
 };
 
 export const ListedSandbox = z.object(listed).openapi("ListedSandbox");
@@ -75,6 +79,7 @@ export function toListed(sandbox: Sandbox): z.output<typeof ListedSandbox> {
     metadata: { ...sandbox.spec.metadata },
     volumeMounts: [],
     lineage: toSandboxLineage(sandbox),
+    ...(sandbox.removeAtMs !== undefined && { removeAt: new Date(sandbox.removeAtMs).toISOString() }),
   };
 }
 

@@ -10,7 +10,9 @@ export const NewSnapshot = z
     name: z.string().nullish().openapi({
       description: "`[team/]name[:tag]`: a new one, or in the place of what that tag stood for. Without it: by an id.",
     }),
-    memory: z.boolean().nullish(),
+    memory: z.boolean().nullish().openapi({
+      description: "false: the files alone. Sandboxes created from it are booted.",
+    }),
   })
   .openapi("NewSnapshot");
 
@@ -31,6 +33,7 @@ export const SnapshotInfo = z
     cpuCount: z.number(),
     memoryMB: z.int(),
     diskSizeMB: z.int(),
+    memory: z.boolean().openapi({ description: "false: it holds the files alone." }),
     sizeBytes: z.int().openapi({ description: "Of its files; what they share with others counts for each." }),
     lineage: SnapshotLineage,
   })
@@ -51,6 +54,7 @@ export function toSnapshotInfo({ template, build, snapshot, tags }: SnapshotView
     cpuCount: vcpus,
     memoryMB: Math.round(memoryBytes / MIB),
     diskSizeMB: Math.round(diskBytes / MIB),
+    memory: snapshot.capture !== "disk",
     sizeBytes: snapshot.sizeBytes,
     lineage: toSnapshotLineage(snapshot),
   };

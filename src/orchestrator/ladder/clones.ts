@@ -1,5 +1,6 @@
-import { type NetworkPolicy, newSandboxId, type SandboxId, type Snapshot } from "#domain";
+import { type NetworkPolicy, newSandboxId, newToken, type SandboxId, type SandboxSpec, type Snapshot } from "#domain";
 import type { GuestIdentity } from "#guest";
+import { fault } from "#lib/fault";
 import { stateDir } from "../checkpoints.ts";
 import { sandboxLease } from "../context.ts";
 import type { Incarnation } from "../entry.ts";
@@ -7,8 +8,8 @@ import { type LaunchDeps, type LaunchSteps, marker, start, whileAlive } from "..
 import { machineIdOf } from "../record.ts";
 
 /**
- * A machine restored ahead, for a sandbox that is yet to be asked for: its agent answers and knows nobody, and it stands still.
- * It has the id of that sandbox already, because host name and machine are named by it.
+ * A machine restored ahead, for a sandbox that is yet to be asked for: it has that sandbox's id and host name, its agent answers
+ * nobody, and it stands still.
  */
 export interface ReadyClone {
   readonly sandboxId: SandboxId;
@@ -16,15 +17,22 @@ export interface ReadyClone {
   readonly network: NetworkPolicy;
   /** Its guest keeps the connection by which it was heard first. */
   readonly incarnation: Incarnation;
+  /** What its agent asks for. */
+  readonly initKey: string;
   readonly bytes: number;
 }
 
 /**
- * Makes one, after all starts that somebody waits for. On error nothing is left. `network`: of the sandbox to come, because what was
- * captured runs until it stands still, and keeps the connections it has made by then.
+ * What a sandbox to come will probably be. Its network policy will be just that: what was captured runs until it stands still, and
+ * keeps the connections it has made by then. By the rest its agent is prepared, and can be told otherwise later.
  */
-export async function makeClone(deps: LaunchDeps, snapshot: Snapshot, network: NetworkPolicy): Promise<ReadyClone> {
+export type CloneSpec = Pick<SandboxSpec, "network" | "templateId" | "defaultUser">;
+
+/** Makes one, after all starts that somebody waits for. On error nothing is left. */
+export async function makeClone(deps: LaunchDeps, snapshot: Snapshot, spec: CloneSpec): Promise<ReadyClone> {
+  const { network, templateId, defaultUser } = spec;
   const sandboxId = newSandboxId();
+  const identity = { sandboxId, templateId, hostname: sandboxId, defaultUser, initKey: newToken() };
   let bytes = 0;
   try {
     const incarnation = await start(
@@ -37,18 +45,21 @@ export async function makeClone(deps: LaunchDeps, snapshot: Snapshot, network: N
         resources: snapshot.resources,
         network,
         restoreFrom: stateDir(deps.paths.snapshot(snapshot.id)),
-        identity: { hostname: sandboxId },
+        identity,
         onSlot: () => {},
         isAhead: true,
       },
       {},
-      async ({ machine }) => {
+      async ({ machine, guest }) => {
+        // A restored agent does everything slowly once: its pages come one by one.
+        await whileAlive(machine, guest.prepare(identity, snapshot.initKey));
         // Awake it would take 2 % of a processor for nothing.
         await machine.pause();
+        await fault("clone.frozen", machine.id);
         ({ memoryBytes: bytes } = await machine.stats());
       },
     );
-    return { sandboxId, snapshot, network, incarnation, bytes };
+    return { sandboxId, snapshot, network, incarnation, initKey: identity.initKey, bytes };
   } catch (error) {
     await deps.store.release(sandboxLease(sandboxId));
     throw error;
@@ -57,7 +68,7 @@ export async function makeClone(deps: LaunchDeps, snapshot: Snapshot, network: N
 
 /** Makes a clone the sandbox that was asked for. On error it is as good as dead: its owner ends it. */
 export async function wakeClone(
-  { incarnation, snapshot }: ReadyClone,
+  { incarnation, initKey }: ReadyClone,
   identity: GuestIdentity,
   steps: LaunchSteps,
 ): Promise<void> {
@@ -65,14 +76,19 @@ export async function wakeClone(
   const mark = marker(steps);
   await machine.resume();
   mark("thawed");
-  await whileAlive(machine, guest.init(identity, snapshot.initKey));
+  await fault("clone.thawed", machine.id);
+  await whileAlive(machine, guest.init(identity, initKey));
   mark("ready");
+  await fault("clone.told", machine.id);
 }
 
 /** Ends a clone that nobody was routed to. Repeatable. */
 export async function endClone(deps: LaunchDeps, { sandboxId, incarnation }: ReadyClone): Promise<void> {
-  incarnation.guest.close();
-  await incarnation.machine.stop();
-  await deps.slots.release(incarnation.slot);
+  const { machine, slot, guest } = incarnation;
+  guest.close();
+  await machine.stop();
+  await fault("clone.stopped", machine.id);
+  await deps.slots.release(slot);
+  await fault("clone.released", machine.id);
   await deps.store.release(sandboxLease(sandboxId));
 }

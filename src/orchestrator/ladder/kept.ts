@@ -1,12 +1,14 @@
 import type { SandboxId } from "#domain";
+import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import type { Background } from "../background.ts";
 import type { Entry, Incarnation } from "../entry.ts";
 import type { LaunchDeps } from "../launch.ts";
+import { onEnd } from "../machine-end.ts";
 import type { Resident } from "./policy.ts";
 
 export interface KeptDeps {
-  readonly launch: Pick<LaunchDeps, "routes" | "slots">;
+  readonly launch: Pick<LaunchDeps, "routes" | "slots" | "departures">;
   readonly logger: Logger;
   readonly background: Background;
 }
@@ -18,6 +20,14 @@ interface Copy {
   readonly keptAtMs: number;
   /** The route table's when nobody was routed to it any more. */
   readonly revision: number;
+  /** Of its machine's end, while it is here. */
+  readonly watching: Disposable;
+}
+
+/** How far the end of a copy has come. Neither rejects. */
+interface Eviction {
+  readonly ended: Promise<void>;
+  readonly released: Promise<void>;
 }
 
 /**
@@ -40,16 +50,14 @@ export class KeptCopies {
   add(entry: Entry, incarnation: Incarnation, { bytes, revision }: Pick<Copy, "bytes" | "revision">): void {
     // What was connected before the pause is not heard of again.
     incarnation.guest.close();
-    const copy = { entry, incarnation, bytes, revision, keptAtMs: performance.now() };
-    this.#copies.set(entry.id, copy);
-    void incarnation.machine.exited.then(({ reason, detail }) => {
-      if (this.#copies.get(entry.id) !== copy) return;
+    const watching = onEnd(incarnation.machine, ({ reason, detail }) => {
       this.#deps.logger.warn("the kept copy of a paused sandbox ended by itself", {
         sandboxId: entry.id,
         reason: detail ?? reason,
       });
       void this.evict(entry.id);
     });
+    this.#copies.set(entry.id, { entry, incarnation, bytes, revision, keptAtMs: performance.now(), watching });
   }
 
   residents(): Resident[] {
@@ -62,32 +70,44 @@ export class KeptCopies {
 
   /** The copy of a sandbox, which is the caller's from then on. */
   take(id: SandboxId): Incarnation | undefined {
-    const copy = this.#copies.get(id);
-    this.#copies.delete(id);
-    return copy?.incarnation;
+    return this.#remove(id)?.incarnation;
   }
 
-  /** Ends a copy, as a part of its entry's leaving; undefined: there is none. */
-  evict(id: SandboxId): Promise<void> | undefined {
-    const copy = this.#copies.get(id);
+  /** Ends a copy, its machine as a part of its entry's leaving; undefined: there is none. Its slot follows when no edge sends there
+   *  any more, for which nobody waits who only wants its machine gone. */
+  evict(id: SandboxId): Eviction | undefined {
+    const copy = this.#remove(id);
     if (copy === undefined) return undefined;
-    this.#copies.delete(id);
-    const { entry } = copy;
+    const { entry, incarnation, revision } = copy;
     const { leaving } = entry;
-    entry.leaving = this.#deps.background.run(`ending the kept copy of ${id}`, async () => {
-      await this.#end(copy);
-      await leaving;
+    const { background, launch } = this.#deps;
+    let isThere = true;
+    const ended = background.run(`ending the kept copy of ${id}`, async () => {
+      await incarnation.machine.stop();
+      await fault("copy.stopped", incarnation.machine.id);
+      isThere = false;
     });
-    return entry.leaving;
+    entry.leaving = ended.then(() => leaving);
+    const released = background.run(`giving back the slot of the kept copy of ${id}`, async () => {
+      await ended;
+      // A machine that could not be ended is still in it.
+      if (isThere) return;
+      await launch.routes.settled(revision);
+      await launch.slots.release(incarnation.slot);
+      await fault("copy.released", incarnation.machine.id);
+    });
+    launch.departures.add(released);
+    return { ended, released };
   }
 
   async close(): Promise<void> {
-    await Promise.all([...this.#copies.keys()].map((id) => this.evict(id)));
+    await Promise.all([...this.#copies.keys()].map((id) => this.evict(id)?.ended));
   }
 
-  async #end({ incarnation: { machine, slot }, revision }: Copy): Promise<void> {
-    await machine.stop();
-    await this.#deps.launch.routes.settled(revision);
-    await this.#deps.launch.slots.release(slot);
+  #remove(id: SandboxId): Copy | undefined {
+    const copy = this.#copies.get(id);
+    this.#copies.delete(id);
+    copy?.watching[Symbol.dispose]();
+    return copy;
   }
 }

@@ -24,6 +24,7 @@ async function oneReadyClone(): Promise<string> {
   const { id } = await bench.create();
   await readyClones(1);
   await bench.orchestrator.kill(id);
+  await until("its end", () => bench.context.entries.all().length === 0);
   const [machine] = bench.machines();
   assert.ok(machine !== undefined);
   return machine;
@@ -311,6 +312,29 @@ describe("kept copies", () => {
     await bench.orchestrator.kill(id);
     await until("the end of all clones", () => bench.machines().length === 0);
     assert.deepEqual(await bench.held(), {});
+  });
+
+  test("a kill takes the copy along whatever an edge does; the slot waits for the edge", async () => {
+    const { id } = await bench.create({ resources: { ...SNAPSHOT.resources, vcpus: 1 } });
+    bench.context.routes.attach("one that hangs");
+    await bench.orchestrator.pause(id);
+    assert.equal(ready().copies, 1);
+    await bench.orchestrator.kill(id);
+    assert.deepEqual([bench.stateOf(id), bench.machines()], [undefined, []]);
+    assert.equal(bench.slots.heldIndexes().length, 1);
+    bench.context.routes.detach("one that hangs");
+    await until("its slot", () => bench.slots.heldIndexes().length === 0);
+    assert.deepEqual(await bench.held(), {});
+  });
+
+  test("the slot of one whose machine cannot be ended stays its own", async () => {
+    const { id } = await bench.create({ resources: { ...SNAPSHOT.resources, vcpus: 1 } });
+    await bench.orchestrator.pause(id);
+    bench.host.failNext("stop", new Error("as the test wants"));
+    bench.memory.budgetBytes = 0;
+    await until("the attempt", () => ready().copies === 0);
+    await bench.orchestrator.close();
+    assert.equal(bench.slots.heldIndexes().length, 1);
   });
 
   test("a node that stops leaves none, and the next one resumes from checkpoints", async () => {

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ReadyStats, SandboxId, Snapshot } from "#domain";
 import type { GuestIdentity } from "#guest";
+import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import { Background } from "../background.ts";
 import type { Entry, Incarnation } from "../entry.ts";
@@ -12,8 +13,8 @@ import { type CloneWish, HotPool, type Taken } from "./pool.ts";
 
 /** How often the host's memory and what has become old are looked at, beside every change. */
 const LOOK_EVERY_MS = 1_000;
-/** After a change the processor belongs to the sandbox that starts, or the answer that is given. */
-const COURTESY_MS = 50;
+/** After a change the processor belongs to the sandbox that starts and the first command in it, or the answer that is given. */
+const COURTESY_MS = 200;
 /** What is not ended by then is found by the next start. */
 const CLOSE_MS = 5_000;
 /** Slots that are left to requests: this share, and no more than that many. */
@@ -57,7 +58,13 @@ export class Ladder {
     this.#deps = deps;
     this.#background = new Background(logger);
     const shared = { launch, logger, background: this.#background };
-    this.#pool = new HotPool({ ...shared, refillsAtOnce, clonesMax, onChange: () => this.#lookSoon() });
+    this.#pool = new HotPool({
+      ...shared,
+      refillsAtOnce,
+      clonesMax,
+      onChange: () => this.#lookSoon(),
+      onMade: () => this.#look(),
+    });
     this.#kept = new KeptCopies(shared);
   }
 
@@ -102,6 +109,7 @@ export class Ladder {
     if (stats === undefined || stats.memoryBytes > this.#deps.memory.budgetBytes) return false;
     const bytes = stats.memoryBytes;
     this.#kept.add(entry, incarnation, { bytes, revision });
+    await fault("copy.kept", incarnation.machine.id);
     this.#lookSoon();
     return true;
   }
@@ -118,12 +126,12 @@ export class Ladder {
 
   /** Returns when a paused sandbox has no machine any more. */
   async dropCopy(id: SandboxId): Promise<void> {
-    await this.#kept.evict(id);
+    await this.#kept.evict(id)?.ended;
   }
 
   /** Gives back the slot of what was used longest ago. False: nothing stands ready. */
   async makeRoom(): Promise<boolean> {
-    const victim = leastUsed(this.#residents());
+    const victim: Resident | undefined = leastUsed(this.#residents());
     // One that is being made has its slot already.
     if (victim === undefined) return await this.#pool.oneMade();
     await this.#evict(victim.id);
@@ -149,7 +157,7 @@ export class Ladder {
   }
 
   #evict(id: string): Promise<void> | undefined {
-    return this.#pool.evict(id) ?? this.#kept.evict(id);
+    return this.#pool.evict(id) ?? this.#kept.evict(id)?.released;
   }
 
   #lookSoon(): void {
@@ -158,6 +166,7 @@ export class Ladder {
   }
 
   #look(): void {
+    if (this.#isClosed) return;
     clearTimeout(this.#soon);
     this.#soon = undefined;
     const { memory, launch } = this.#deps;

@@ -5,7 +5,8 @@ import type { Logger } from "#lib/log";
 import type { Background } from "../background.ts";
 import type { Incarnation } from "../entry.ts";
 import type { LaunchDeps, LaunchSteps } from "../launch.ts";
-import { endClone, makeClone, type ReadyClone, wakeClone } from "./clones.ts";
+import { onEnd } from "../machine-end.ts";
+import { type CloneSpec, endClone, makeClone, type ReadyClone, wakeClone } from "./clones.ts";
 import { afterHit, afterMiss, type Demand, NO_DEMAND, wanted } from "./demand.ts";
 import type { Resident, Wish } from "./policy.ts";
 
@@ -25,11 +26,14 @@ export interface PoolDeps {
   readonly clonesMax: number;
   /** Something has changed that the policy should look at. */
   readonly onChange: () => void;
+  /** The next one may be made. */
+  readonly onMade: () => void;
 }
 
 interface Pool {
   readonly snapshot: Snapshot;
-  readonly network: NetworkPolicy;
+  /** As it was wanted first. */
+  readonly spec: CloneSpec;
   demand: Demand;
   readonly clones: ReadyClone[];
   readonly making: Set<Promise<void>>;
@@ -40,8 +44,8 @@ interface Pool {
   retryAtMs: number;
 }
 
-/** What a clone has to have to serve a sandbox. */
-export type CloneWish = Pick<SandboxSpec, "resources" | "network">;
+/** What a sandbox is to have. */
+export type CloneWish = CloneSpec & Pick<SandboxSpec, "resources">;
 
 /** A clone, or why there is none. */
 export type Taken =
@@ -118,7 +122,7 @@ export class HotPool {
         .then(() => {
           this.#making -= 1;
           pool.making.delete(making);
-          this.#deps.onChange();
+          this.#deps.onMade();
         });
       pool.making.add(making);
     }
@@ -162,9 +166,11 @@ export class HotPool {
     await Promise.all(pool.clones.splice(0).map((clone) => this.#end(clone)));
   }
 
-  #take(snapshot: Snapshot, { resources, network }: CloneWish): Taken {
+  #take(snapshot: Snapshot, { resources, ...spec }: CloneWish): Taken {
+    // A boot runs commands of the sandbox's own, which nobody has asked for yet.
+    if (snapshot.capture === "disk") return { coldBecause: "it holds a disk alone" };
     const nowMs = performance.now();
-    const pool = this.#poolOf(snapshot, network);
+    const pool = this.#poolOf(snapshot, spec);
     const isFirst = pool.demand === NO_DEMAND;
     // Who asks for other resources is not served by more clones.
     if (!isDeepStrictEqual(resources, snapshot.resources)) return { coldBecause: "it has other resources" };
@@ -177,13 +183,13 @@ export class HotPool {
     return { coldBecause: pool.making.size > 0 ? "its clone is still being made" : "no clone of it is ready" };
   }
 
-  #poolOf(snapshot: Snapshot, network: NetworkPolicy): Pool {
+  #poolOf(snapshot: Snapshot, { network, templateId, defaultUser }: CloneSpec): Pool {
     const poolId = poolIdOf(snapshot, network);
     const known = this.#pools.get(poolId);
     if (known !== undefined) return known;
     const pool: Pool = {
       snapshot,
-      network,
+      spec: { network, templateId, defaultUser },
       demand: NO_DEMAND,
       clones: [],
       making: new Set(),
@@ -196,10 +202,10 @@ export class HotPool {
 
   async #make(pool: Pool): Promise<void> {
     try {
-      const clone = await makeClone(this.#deps.launch, pool.snapshot, pool.network);
+      const clone = await makeClone(this.#deps.launch, pool.snapshot, pool.spec);
       pool.cloneBytes = Math.max(pool.cloneBytes ?? 0, clone.bytes);
       pool.clones.push(clone);
-      void clone.incarnation.machine.exited.then(() => this.#died(pool, clone));
+      onEnd(clone.incarnation.machine, () => this.#died(pool, clone));
     } catch (error) {
       backOff(pool);
       this.#deps.logger.warn("a ready clone could not be made; sandboxes start without", {
@@ -220,7 +226,10 @@ export class HotPool {
   }
 
   #end(clone: ReadyClone): Promise<void> {
-    return this.#deps.background.run(`ending ready clone ${clone.sandboxId}`, () => endClone(this.#deps.launch, clone));
+    const { background, launch } = this.#deps;
+    const ended = background.run(`ending ready clone ${clone.sandboxId}`, () => endClone(launch, clone));
+    launch.departures.add(ended);
+    return ended;
   }
 }
 

@@ -1,4 +1,5 @@
 import { MIB } from "#domain";
+import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import type { Background } from "../background.ts";
@@ -43,8 +44,10 @@ export class Reclaimer {
         try {
           const { memoryBytes } = await incarnation.machine.stats();
           if (memoryBytes < WORTH_BYTES || !(await this.#deps.swap.room(memoryBytes)) || !isFrozen()) return;
+          await fault("reclaim.room", incarnation.machine.id);
           const startedAtMs = performance.now();
           const bytes = await incarnation.machine.reclaim();
+          await fault("reclaim.taken", incarnation.machine.id);
           logger.debug("memory of an idle sandbox taken", {
             sandboxId: entry.id,
             durationMs: Math.round(performance.now() - startedAtMs),

@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, describe, test } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import type { RouteChange, SandboxId } from "#domain";
 import { Bench, isKind, until } from "../testing/bench.ts";
 import { type IdleWindow, look } from "./idle.ts";
@@ -82,10 +81,12 @@ describe("the memory of a frozen sandbox", () => {
 
 describe("an idle sandbox", () => {
   let bench: Bench;
+  let pauses: number;
   let thaws: number;
 
   beforeEach(async () => {
     bench = await Bench.open({ idleAfterMs: AFTER_MS });
+    pauses = 0;
     thaws = 0;
   });
   afterEach(() => bench[Symbol.asyncDispose]());
@@ -94,7 +95,11 @@ describe("an idle sandbox", () => {
     const { id } = await bench.create(change);
     const machine = bench.host.running.get(`${id}-0001`);
     assert.ok(machine !== undefined);
-    const { resume } = machine;
+    const { pause, resume } = machine;
+    machine.pause = async () => {
+      pauses += 1;
+      await pause.call(machine);
+    };
     machine.resume = async () => {
       thaws += 1;
       await resume.call(machine);
@@ -106,6 +111,15 @@ describe("an idle sandbox", () => {
     const id = await create(change);
     await until("the freeze", () => bench.stateOf(id) === "frozen");
     return id;
+  }
+
+  /** How often a sandbox has been asked to stand still from now on. */
+  function countOffers(id: SandboxId): () => number {
+    let count = 0;
+    bench.orchestrator.routes.subscribe(({ sandboxId, route }) => {
+      if (sandboxId === id && route?.restAfterMs !== undefined) count += 1;
+    });
+    return () => count;
   }
 
   /** An edge, which says of a sandbox that is to stand still what `isBusy` says. */
@@ -151,9 +165,10 @@ describe("an idle sandbox", () => {
     let isBusy = true;
     edge(() => isBusy);
     const id = await create();
-    await sleep(5 * AFTER_MS);
-    assert.equal(bench.stateOf(id), "running");
-    assert.equal(bench.orchestrator.routes.get(id)?.restAfterMs, undefined);
+    const offers = countOffers(id);
+    await until("a second offer", () => offers() > 1);
+    // It was made after the first had been turned down.
+    assert.equal(pauses, 0);
     isBusy = false;
     await until("the freeze", () => bench.stateOf(id) === "frozen");
   });
@@ -217,6 +232,31 @@ describe("an idle sandbox", () => {
     const id = await frozen();
     await bench.host.end(`${id}-0001`, "crashed");
     await until("its end", () => bench.context.entries.all().length === 0);
+  });
+
+  test("is one of many, who are looked at a few in each turn of the event loop, and all stand still in the end", async () => {
+    let [reads, most] = [0, 0];
+    const turn = (): void => {
+      [most, reads] = [Math.max(most, reads), 0];
+      immediate = setImmediate(turn);
+    };
+    let immediate = setImmediate(turn);
+    try {
+      for (let at = 0; at < 120; at += 1) {
+        const id = await create();
+        const machine = bench.host.running.get(`${id}-0001`);
+        assert.ok(machine !== undefined);
+        const { stats } = machine;
+        machine.stats = () => {
+          reads += 1;
+          return stats.call(machine);
+        };
+      }
+      await until("the freeze of all", () => bench.orchestrator.stats().frozen === 120);
+    } finally {
+      clearImmediate(immediate);
+    }
+    assert.ok(most > 0 && most < 40, `${most} were looked at in one turn`);
   });
 
   test("is thawed by the next server", async () => {

@@ -1,4 +1,7 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { AenvError } from "#domain";
+import { fault } from "#lib/fault";
+import { Semaphore } from "#lib/mutex";
 import { Background } from "../background.ts";
 import type { Context } from "../context.ts";
 import type { Entry, Incarnation } from "../entry.ts";
@@ -12,12 +15,16 @@ const LOOKS = 6;
  *  as idle: a minute and a third of a second for half a minute. */
 const FROZEN_TIMES = 2;
 const MOMENT_SHARE = 1 / 100;
+/** A reading takes a tenth of a millisecond, in which nothing else happens. */
+const LOOKS_A_TURN = 16;
+/** Each asks the edge and drains its logs, beside what others want of both. */
+const FREEZES_AT_ONCE = 16;
 /** Forwarders that say nothing for so long leave the sandbox awake. */
 const OFFER_WITHIN_MS = 2_000;
 
 interface Watched {
   window: IdleWindow;
-  isBeingRead: boolean;
+  isBeingLookedAt: boolean;
   frozenAtMs: number;
 }
 
@@ -33,6 +40,9 @@ export class Sleeper {
   readonly #afterMs: number;
   readonly #reclaimer: Reclaimer | undefined;
   readonly #timer: NodeJS.Timeout | undefined;
+  readonly #freezing = new Semaphore(FREEZES_AT_ONCE);
+  #isInRound = false;
+  #isClosed = false;
 
   constructor(context: Context) {
     this.#context = context;
@@ -40,11 +50,15 @@ export class Sleeper {
     this.#afterMs = context.idleAfterMs ?? 0;
     const { swap, logger } = context;
     this.#reclaimer = swap && new Reclaimer({ swap, logger, background: this.#running });
-    if (this.#afterMs > 0) this.#timer = setInterval(() => this.#round(), this.#afterMs / LOOKS);
+    if (this.#afterMs > 0) {
+      const round = () => void this.#running.run("looking for idle sandboxes", () => this.#round());
+      this.#timer = setInterval(round, this.#afterMs / LOOKS);
+    }
   }
 
   /** Those that are frozen stay so: the next server thaws them. */
   async close(): Promise<void> {
+    this.#isClosed = true;
     clearInterval(this.#timer);
     await this.#running.close();
   }
@@ -54,31 +68,56 @@ export class Sleeper {
     return this.#thaw(entry, this.#afterMs);
   }
 
-  #round(): void {
-    const nowMs = performance.now();
-    for (const entry of this.#context.entries.all()) {
-      const { incarnation } = entry;
-      if (incarnation === undefined || entry.operation !== undefined) continue;
-      const watched = this.#of(incarnation, nowMs);
-      if (entry.state === "running" && !watched.isBeingRead) {
-        void this.#running.run(`looking whether ${entry.id} is idle`, () => this.#look(entry, incarnation, watched));
-      } else if (entry.state === "frozen" && nowMs - watched.frozenAtMs >= FROZEN_TIMES * this.#afterMs) {
-        void this.#running.run(`a moment for ${entry.id}`, () => this.#thaw(entry, this.#afterMs * MOMENT_SHARE));
+  /** All of them, a few in each turn of the event loop: a reading is taken at once, and there may be thousands. */
+  async #round(): Promise<void> {
+    if (this.#isInRound) return;
+    this.#isInRound = true;
+    try {
+      for (const [at, entry] of this.#context.entries.all().entries()) {
+        if (at % LOOKS_A_TURN === LOOKS_A_TURN - 1) await nextTurn();
+        if (this.#isClosed) return;
+        this.#visit(entry);
       }
+    } finally {
+      this.#isInRound = false;
+    }
+  }
+
+  #visit(entry: Entry): void {
+    const { incarnation } = entry;
+    if (incarnation === undefined || entry.operation !== undefined) return;
+    const nowMs = performance.now();
+    const watched = this.#of(incarnation, nowMs);
+    if (entry.state === "running" && !watched.isBeingLookedAt) {
+      watched.isBeingLookedAt = true;
+      void this.#running.run(`looking whether ${entry.id} is idle`, () =>
+        this.#look(entry, incarnation, watched).finally(() => {
+          watched.isBeingLookedAt = false;
+        }),
+      );
+    } else if (entry.state === "frozen" && nowMs - watched.frozenAtMs >= FROZEN_TIMES * this.#afterMs) {
+      void this.#running.run(`a moment for ${entry.id}`, () => this.#thaw(entry, this.#afterMs * MOMENT_SHARE));
     }
   }
 
   async #look(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<void> {
-    watched.isBeingRead = true;
+    if (!(await this.#isIdle(incarnation, watched))) return;
+    await this.#freezing.run(async () => {
+      // It may have had to wait for its turn, and have done something meanwhile.
+      if (!(await this.#isIdle(incarnation, watched))) return;
+      if (this.#isClosed || entry.incarnation !== incarnation) return;
+      if (entry.state !== "running" || entry.operation !== undefined) return;
+      await this.#context.entries.begin(entry, () => this.#freeze(entry, incarnation, watched));
+      if (entry.state !== "running") return;
+      watched.window = { ...watched.window, sinceMs: performance.now(), lengthMs: this.#afterMs };
+    });
+  }
+
+  async #isIdle(incarnation: Incarnation, watched: Watched): Promise<boolean> {
     const cpuUsec = await usedOf(incarnation);
-    watched.isBeingRead = false;
-    const reading = { nowMs: performance.now(), cpuUsec, fullMs: this.#afterMs };
-    const seen = look(watched.window, reading);
+    const seen = look(watched.window, { nowMs: performance.now(), cpuUsec, fullMs: this.#afterMs });
     watched.window = seen.window;
-    if (!seen.isIdle || entry.incarnation !== incarnation) return;
-    if (entry.state !== "running" || entry.operation !== undefined) return;
-    await this.#context.entries.begin(entry, () => this.#freeze(entry, incarnation, watched));
-    if (entry.state === "running") watched.window = { ...reading, sinceMs: reading.nowMs, lengthMs: this.#afterMs };
+    return seen.isIdle;
   }
 
   /** Whoever uses it, or wants to meanwhile, keeps it awake. */
@@ -90,7 +129,9 @@ export class Sleeper {
       if (!(await routes.offerRest(routeOf(entry, { restAfterMs: this.#afterMs }), OFFER_WITHIN_MS))) {
         return this.#awake(entry);
       }
+      await fault("freeze.offered", incarnation.machine.id);
       await incarnation.machine.pause();
+      await fault("freeze.frozen", incarnation.machine.id);
       watched.frozenAtMs = performance.now();
       entry.frozen = incarnation;
       entry.update({ state: "frozen" });
@@ -110,7 +151,9 @@ export class Sleeper {
     return entries.begin(entry, async () => {
       entry.update({ state: "thawing" });
       try {
+        await fault("thaw.begun", incarnation.machine.id);
         await incarnation.machine.resume();
+        await fault("thaw.awake", incarnation.machine.id);
       } catch (cause) {
         entry.update({ state: "frozen" });
         throw new AenvError("unavailable", `Sandbox "${entry.id}" stands still and could not be woken`, { cause });
@@ -135,7 +178,7 @@ export class Sleeper {
     const watched: Watched = {
       // Nothing is known of what it has used: the first reading begins a window.
       window: { sinceMs: nowMs, cpuUsec: Number.NEGATIVE_INFINITY, lengthMs: this.#afterMs },
-      isBeingRead: false,
+      isBeingLookedAt: false,
       frozenAtMs: 0,
     };
     this.#watched.set(incarnation, watched);

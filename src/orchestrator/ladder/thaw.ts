@@ -1,4 +1,5 @@
 import { Guest } from "#guest";
+import { fault } from "#lib/fault";
 import type { Context } from "../context.ts";
 import type { Entry } from "../entry.ts";
 import { takeDown } from "../kill.ts";
@@ -21,8 +22,10 @@ export async function thaw(context: Context, entry: Entry, before: SandboxRecord
   try {
     await machine.resume();
     mark("thawed");
+    await fault("copy.thawed", machine.id);
     await whileAlive(machine, incarnation.guest.init(identityOf(entry), before.initKey));
     mark("ready");
+    await fault("copy.told", machine.id);
   } catch (error) {
     context.logger.warn("the kept copy of a paused sandbox is of no use; its checkpoint is restored", {
       sandboxId: entry.id,

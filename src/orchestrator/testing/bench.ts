@@ -24,6 +24,7 @@ import { Background } from "../background.ts";
 import { capture } from "../checkpoints.ts";
 import { Collector } from "../collector.ts";
 import type { Context } from "../context.ts";
+import { Departures } from "../departures.ts";
 import { Entries } from "../entries.ts";
 import { Ladder, type LadderMemory } from "../ladder/ladder.ts";
 import type { SwapRoom } from "../ladder/reclaimer.ts";
@@ -51,10 +52,12 @@ export class Bench implements AsyncDisposable {
   readonly agents = new FakeAgents(this.script);
   /** What may stand ready. By default nothing, so that what runs can be counted. */
   readonly memory: Mutable<LadderMemory>;
-  /** By default none is frozen. */
-  readonly idleAfterMs: number | undefined;
+  /** Of the next server. By default none is frozen. */
+  idleAfterMs: number | undefined;
   /** Where the memory of frozen ones goes. By default it stays. */
   readonly swap: SwapRoom | undefined;
+  /** How long the next server keeps paused ones. By default for ever. */
+  pausedRetentionMs: number | undefined;
   /** Awaited before each restore and each checkpoint of a restored machine. */
   pace: () => Promise<void> = async () => {};
   /** Machines that were captured twice at once, which no driver has to stand. */
@@ -118,6 +121,7 @@ export class Bench implements AsyncDisposable {
       store: life.hold(this.#store()),
       paths: this.paths,
       routes: new Routes(),
+      departures: new Departures(),
       admission: new Semaphore(8),
       readyTimeoutMs: this.#readyTimeoutMs,
     };
@@ -135,6 +139,7 @@ export class Bench implements AsyncDisposable {
       ladder,
       idleAfterMs: this.idleAfterMs,
       swap: this.swap,
+      pausedRetentionMs: this.pausedRetentionMs,
       journal: new Journal(life.hold(this.catalog)),
       logger: silentLogger,
       entries,
@@ -157,6 +162,15 @@ export class Bench implements AsyncDisposable {
 
   create(change: Partial<SandboxSpec> = {}, snapshot: Partial<Snapshot> = {}): Promise<Sandbox> {
     return this.orchestrator.create(specOf(change), { ...SNAPSHOT, ...snapshot });
+  }
+
+  /** A snapshot as a template's build asks for one: of an image that starts nothing. */
+  makeSnapshot(): Promise<Snapshot> {
+    const config = { env: {}, entrypoint: [], cmd: [], user: "", workingDir: "" };
+    const { resources, env, defaultUser } = SNAPSHOT;
+    const image = { digest: IMAGE, sizeBytes: 1, layers: 1, config };
+    const request = { image, resources, env, defaultUser, commands: {} };
+    return this.orchestrator.makeSnapshot(request, () => {}, new AbortController().signal);
   }
 
   /** Folders that machines were restored from, or booted with: `restore` or `boot`, and whose checkpoint it was. */
