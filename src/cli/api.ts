@@ -110,8 +110,7 @@ export class ApiClient {
     return (await this.#call("POST", `/sandboxes/${segment(id)}/fork`, body)).body as ForkOutcome[];
   }
 
-  async createSnapshot(id: string, name?: string): Promise<SnapshotInfo> {
-    const body = name === undefined ? {} : { name };
+  async createSnapshot(id: string, body: { name?: string; memory?: boolean } = {}): Promise<SnapshotInfo> {
     return (await this.#call("POST", `/sandboxes/${segment(id)}/snapshots`, body)).body as SnapshotInfo;
   }
 

@@ -1,19 +1,19 @@
 import assert from "node:assert/strict";
-import { chmod, mkdir, mkdtemp, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { mkdtempSync } from "node:fs";
+import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { aenv, TestIo } from "./testing/run.ts";
 import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
-let folder: string;
-before(async () => {
-  server = await ServerDouble.start();
-  folder = await mkdtemp(join(tmpdir(), "aenv-cli-"));
+const folder = mkdtempSync(join(tmpdir(), "aenv-cli-"));
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
 });
 after(async () => {
-  await server[Symbol.asyncDispose]();
+  await server?.[Symbol.asyncDispose]();
   await rm(folder, { recursive: true });
 });
 
@@ -287,6 +287,19 @@ describe("list", () => {
     gone.stdout.destroy();
     const result = await aenv(["ls", "--json"], gone);
     assert.deepEqual([result.code, result.stderr], [0, ""]);
+    server.scripted.clear();
+  });
+
+  it("says how long each has left: by its timeout, or as long as the server keeps it paused", async () => {
+    const sandboxes = [server.add("running"), server.add("paused"), { ...server.add("paused") }];
+    const [running, kept, removed] = sandboxes;
+    Object.assign(removed ?? {}, { removeAt: new Date(Date.now() + 7_190_000).toISOString() });
+    server.scripted.set("GET /v2/sandboxes", () => ({ status: 200, body: sandboxes }));
+    const lines = (await aenv(["ls"], io())).stdout.split("\n");
+    const endOf = (id?: string) => lines.find((line) => line.startsWith(`${id} `))?.match(/ {2}(\S+( \S+)?)$/)?.[1];
+    assert.match(String(endOf(running?.sandboxID)), /^(4m \d+s|5m 0s)$/);
+    assert.equal(endOf(kept?.sandboxID), "-");
+    assert.match(String(endOf(removed?.sandboxID)), /^1h 59m$/);
     server.scripted.clear();
   });
 

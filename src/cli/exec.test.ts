@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { aenv, type Result, TestIo } from "./testing/run.ts";
@@ -8,11 +8,12 @@ import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
 let id: string;
-before(async () => {
+beforeEach(async () => {
+  if (server !== undefined) return;
   server = await ServerDouble.start();
   id = server.add().sandboxID;
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 function open(): TestIo {
   return new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY } });

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, beforeEach, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { NO_TERMINAL, onTerminal } from "./testing/on-terminal.ts";
 import { aenv, type Result, TestIo } from "./testing/run.ts";
@@ -7,15 +7,13 @@ import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
 let id: string;
-before(async () => {
-  server = await ServerDouble.start();
-});
-beforeEach(() => {
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
   server.agent.running.clear();
   server.sandboxes.clear();
   id = server.add().sandboxID;
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 function open(options: { terminal?: boolean } = {}): TestIo {
   return new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY, TERM: "xterm-test" }, ...options });

@@ -1,6 +1,9 @@
 import type { ListedSandbox, SnapshotInfo, SnapshotLineage, Template, TemplateDetail } from "./api.ts";
 import { printable } from "./output.ts";
 
+/** Three columns each; nobody follows a line through more. */
+const DRAWN_LEVELS = 64;
+
 /** What the server says of where things come from. */
 export interface Origins {
   readonly sandboxes: readonly ListedSandbox[];
@@ -76,18 +79,19 @@ export function lineOf(forest: readonly LineageNode[], wanted: string): LineageN
   return shown.get(undefined)?.reverse();
 }
 
-/** One line for each, as a tree of lines. */
+/** One line for each, as a tree of lines. What is deeper than can be drawn stands at the left again, with its level. */
 export function renderForest(forest: readonly LineageNode[]): string {
   const lines: string[] = [];
   // The next one last.
-  const pending = forest.map((node) => ({ node, branch: "", indent: "" })).reverse();
+  const pending = forest.map((node) => ({ node, branch: "", indent: "", level: 0 })).reverse();
   for (let next = pending.pop(); next !== undefined; next = pending.pop()) {
-    const { node, branch, indent } = next;
+    const { node, branch, indent, level } = next;
     lines.push(`${branch}${describe(node)}`);
+    const left = level < DRAWN_LEVELS ? indent : `[${level + 1}] `;
     for (const child of node.children.toReversed()) {
       const isLast = child === node.children.at(-1);
       const [corner, below] = isLast ? ["└─ ", "   "] : ["├─ ", "│  "];
-      pending.push({ node: child, branch: `${indent}${corner}`, indent: `${indent}${below}` });
+      pending.push({ node: child, branch: `${left}${corner}`, indent: `${indent}${below}`, level: level + 1 });
     }
   }
   return lines.join("\n");

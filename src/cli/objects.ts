@@ -17,6 +17,8 @@ export interface ListedSandbox {
   readonly diskSizeMB: number;
   readonly startedAt: string;
   readonly endAt: string;
+  /** Of a paused one that the server does not keep for ever. */
+  readonly removeAt?: string;
   readonly lineage?: { readonly snapshot: string; readonly forkedFrom?: string };
 }
 

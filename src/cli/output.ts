@@ -1,4 +1,5 @@
 import { type CliIo, wantsColor, writeAll } from "./io.ts";
+import { formatJson } from "./json.ts";
 
 export interface Column<Row> {
   readonly title: string;
@@ -19,12 +20,26 @@ export class Output {
   }
 
   async json(value: unknown): Promise<void> {
-    await writeAll(this.#io.stdout, `${safeJson(value, 2)}\n`);
+    await this.line(harmless(formatJson(value)));
   }
 
   /** One value a line. */
   async jsonLines(values: readonly unknown[]): Promise<void> {
-    await this.line(values.map((value) => safeJson(value)).join("\n"));
+    await this.line(values.map((value) => harmless(JSON.stringify(value))).join("\n"));
+  }
+
+  /** A list in the form that was asked for: as JSON, by what other commands take of each, or as a table. */
+  async list<Row>(
+    rows: readonly Row[],
+    {
+      json,
+      quiet,
+      columns,
+    }: { json: boolean; quiet?: ((row: Row) => string) | undefined; columns: readonly Column<Row>[] },
+  ): Promise<void> {
+    if (json) await this.json(rows);
+    else if (quiet === undefined) await this.table(columns, rows);
+    else if (rows.length > 0) await this.line(rows.map(quiet).join("\n"));
   }
 
   /** The same columns on a terminal and in a pipe; only the colour of the titles differs. */
@@ -55,8 +70,8 @@ export function printable(text: string): string {
 }
 
 /** The same value to whoever parses it. JSON itself escapes the control characters below U+0020 only. */
-function safeJson(value: unknown, indent?: number): string {
-  return JSON.stringify(value, undefined, indent).replace(
+function harmless(json: string): string {
+  return json.replace(
     /[\x7f-\x9f\u202a-\u202e\u2066-\u2069]/g,
     (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { defaultName } from "./commands/pull.ts";
 import { describeProgress, ProgressDisplay } from "./progress.ts";
 import { aenv, TestIo } from "./testing/run.ts";
@@ -9,13 +9,14 @@ const BUILD = "/templates/t1/builds/b1";
 const MIB = 1024 * 1024;
 
 let server: ServerDouble;
-before(async () => {
+beforeEach(async () => {
+  if (server !== undefined) return;
   server = await ServerDouble.start();
   server.scripted.set("POST /v3/templates", () => ({ status: 202, body: { templateID: "t1", buildID: "b1" } }));
   server.scripted.set(`POST /v2${BUILD}`, () => ({ status: 202 }));
   server.scripted.set("GET /templates/t1", () => ({ status: 200, body: { templateID: "t1", extra: [1] } }));
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 /** Serves `logs` from the offset asked for, one entry an answer, and `status` behind the last one. */
 function script(logs: readonly string[], end: Record<string, unknown>): void {

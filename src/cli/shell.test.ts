@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { InputSender } from "./shell/input.ts";
 import { DetachKeys } from "./shell/keys.ts";
@@ -7,10 +7,10 @@ import { aenv, type Result, TestIo } from "./testing/run.ts";
 import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
-before(async () => {
-  server = await ServerDouble.start();
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 function terminal(): TestIo {
   return new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY, TERM: "xterm-test" }, terminal: true });

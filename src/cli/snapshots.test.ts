@@ -1,14 +1,12 @@
 import assert from "node:assert/strict";
-import { after, before, beforeEach, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { aenv, TestIo } from "./testing/run.ts";
 import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
-before(async () => {
-  server = await ServerDouble.start();
-});
-after(() => server[Symbol.asyncDispose]());
-beforeEach(() => {
+after(() => server?.[Symbol.asyncDispose]());
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
   server.scripted.clear();
   server.sandboxes.clear();
 });
@@ -168,17 +166,22 @@ describe("tree", () => {
   });
 
   it("is drawn however deep it is", async () => {
-    const depth = 3_000;
+    const depth = 10_000;
     const rows = Array.from({ length: depth }, (_, at) =>
       row(`t${at}:default`, { snapshot: `s${at}`, ...(at > 0 && { parent: `s${at - 1}`, sandboxID: "igone" }) }),
     );
     for (const list of ["/v2/sandboxes", "/templates"]) answer(`GET ${list}`, 200, []);
     answer("GET /snapshots", 200, rows);
     const last = (of: string[]) => aenv(["tree", ...of], io()).then(({ stdout }) => stdout.trimEnd().split("\n"));
-    for (const lines of [await last([]), await last([`t${depth - 1}:default`])]) {
+    const deepest = `t${depth - 1}`;
+    for (const lines of [await last([]), await last([`${deepest}:default`])]) {
       assert.equal(lines.length, depth);
-      assert.match(lines.at(-1) ?? "", new RegExp(` t${depth - 1}  snapshot$`));
+      assert.equal(lines[3], "      └─ t3  snapshot");
+      assert.equal(lines.at(-1), `[${depth - 1}] └─ ${deepest}  snapshot`);
     }
+    let [node] = JSON.parse((await aenv(["tree", "--json"], io())).stdout);
+    while (node.children.length > 0) [node] = node.children;
+    assert.equal(node.name, deepest);
   });
 
   it("of nothing prints nothing", async () => {

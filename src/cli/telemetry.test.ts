@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { aenv, type Result, TestIo } from "./testing/run.ts";
 import { KEY, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
-before(async () => {
-  server = await ServerDouble.start();
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 function open(): TestIo {
   return new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY } });

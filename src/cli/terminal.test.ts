@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { NO_TERMINAL, onTerminal } from "./testing/on-terminal.ts";
 import { ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
-before(async () => {
-  server = await ServerDouble.start();
+beforeEach(async () => {
+  server ??= await ServerDouble.start();
 });
-after(async () => await server[Symbol.asyncDispose]());
+after(async () => await server?.[Symbol.asyncDispose]());
 
 describe("a real terminal", { skip: NO_TERMINAL }, () => {
   it("is raw while attached and as before after the shell's end", async () => {

@@ -21,10 +21,8 @@ export const list: Command = {
     const metadata = input.pairs("metadata");
     const api = await context.api();
     const found = await api.listSandboxes({ states, ...(metadata === undefined ? {} : { metadata }) });
-    if (context.json) await context.out.json(found);
-    else if (input.flag("quiet")) {
-      if (found.length > 0) await context.out.line(found.map(({ sandboxID }) => sandboxID).join("\n"));
-    } else await context.out.table(columns(Date.now()), found);
+    const quiet = input.flag("quiet") ? ({ sandboxID }: ListedSandbox) => sandboxID : undefined;
+    await context.out.list(found, { json: context.json, quiet, columns: columns(Date.now()) });
     return EXIT.ok;
   },
 };
@@ -49,7 +47,10 @@ function columns(nowMs: number): Column<ListedSandbox>[] {
     { title: "STARTED", value: (row) => formatTime(row.startedAt) },
     {
       title: "ENDS IN",
-      value: (row) => (row.state === "running" ? formatDuration(Date.parse(row.endAt) - nowMs) : "-"),
+      value: (row) => {
+        const at = row.state === "running" ? row.endAt : row.removeAt;
+        return at === undefined ? "-" : formatDuration(Date.parse(at) - nowMs);
+      },
       right: true,
     },
   ];

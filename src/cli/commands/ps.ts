@@ -17,8 +17,7 @@ The tag aenv-shell marks the shell of \`aenv start\` and \`aenv cn\`.`,
     const api = await context.api();
     const sandbox = await runningSandbox(api, input.arg(0));
     const found = await new ProcessClient(api.http, sandbox).list();
-    if (context.json) await context.out.json(found);
-    else await context.out.table(COLUMNS, found);
+    await context.out.list(found, { json: context.json, columns: COLUMNS });
     return EXIT.ok;
   },
 };

@@ -13,6 +13,7 @@ export const snapshot: Command = {
       summary: "name and tag (default tag: default); what had them is replaced",
       kind: "text",
     },
+    { flags: "--filesystem", summary: "only its files: what is started from it is booted", kind: "flag" },
   ],
   examples: [
     "aenv snapshot ID",
@@ -21,11 +22,14 @@ export const snapshot: Command = {
     "aenv start $(aenv snapshot ID)",
   ],
   details: `Prints what \`aenv start\` takes: name and tag, or without --name an id of its own. Sandboxes started from it go on with
-the processes, memory and files of that moment, under an identity of their own.`,
+the processes, memory and files of that moment, under an identity of their own; with --filesystem they have the files
+and are booted with the template's start command.`,
   async run(context, input) {
     const id = input.arg(0);
     const api = await context.api();
-    const made = await whileWaiting(context.io, `capturing ${id}`, api.createSnapshot(id, input.text("name")));
+    const name = input.text("name");
+    const request = { ...(name !== undefined && { name }), ...(input.flag("filesystem") && { memory: false }) };
+    const made = await whileWaiting(context.io, `capturing ${id}`, api.createSnapshot(id, request));
     if (context.json) await context.out.json(made);
     else await context.out.line(made.snapshotID);
     return EXIT.ok;

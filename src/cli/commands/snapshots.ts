@@ -18,10 +18,8 @@ const list: Command = {
     const [sandboxID, name] = [input.text("sandbox"), input.text("name")];
     const filter = { ...(sandboxID !== undefined && { sandboxID }), ...(name !== undefined && { name }) };
     const found = await (await context.api()).listSnapshots(filter);
-    if (context.json) await context.out.json(found);
-    else if (input.flag("quiet")) {
-      if (found.length > 0) await context.out.line(found.map(({ snapshotID }) => snapshotID).join("\n"));
-    } else await context.out.table(COLUMNS, found);
+    const quiet = input.flag("quiet") ? ({ snapshotID }: SnapshotInfo) => snapshotID : undefined;
+    await context.out.list(found, { json: context.json, quiet, columns: COLUMNS });
     return EXIT.ok;
   },
 };

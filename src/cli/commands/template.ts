@@ -14,8 +14,7 @@ const list: Command = {
   examples: ["aenv template ls", "aenv template ls --json"],
   async run(context) {
     const found = await (await context.api()).listTemplates();
-    if (context.json) await context.out.json(found);
-    else await context.out.table(COLUMNS, found);
+    await context.out.list(found, { json: context.json, columns: COLUMNS });
     return EXIT.ok;
   },
 };

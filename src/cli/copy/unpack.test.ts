@@ -1,17 +1,15 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { mkdtempSync } from "node:fs";
 import { mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, beforeEach, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { readTar, TAR_END, type TarEntry, tarHeader, tarPadding } from "./tar.ts";
 import { unpackTree } from "./unpack.ts";
 
-let base: string;
+const base = mkdtempSync(join(tmpdir(), "aenv-unpack-"));
 let folder: string;
-before(async () => {
-  base = await mkdtemp(join(tmpdir(), "aenv-unpack-"));
-});
 beforeEach(async () => {
   folder = join(await mkdtemp(join(base, "outer-")), "folder");
   await mkdir(folder);

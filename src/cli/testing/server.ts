@@ -18,6 +18,7 @@ export interface SandboxRecord {
   diskSizeMB: number;
   startedAt: string;
   endAt: string;
+  removeAt?: string;
   envdAccessToken: string;
   metadata: Record<string, string>;
   domain?: string;
