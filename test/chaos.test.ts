@@ -5,26 +5,35 @@ import type { FaultFired } from "../src/server/faults.ts";
 import { type Content, FRESH, type Told, wrongIn } from "./chaos/content.ts";
 import { judge, requirePromise } from "./chaos/doing.ts";
 import { allowedStates } from "./chaos/expectation.ts";
-import { COVER, OPERATIONS, planOf, pointsOf, RECOVERY, SHORT } from "./chaos/plan.ts";
+import { factsOf, OPERATIONS } from "./chaos/operations.ts";
+import { COVER, planOf, SHORT } from "./chaos/plan.ts";
 
 const ROUNDS = Array.from({ length: 2000 }, (_, round) => round);
 
 describe("the rounds of the chaos run", () => {
   test("know every fault point there is", () => {
-    const known = new Set<FaultPoint>([...RECOVERY, ...OPERATIONS.flatMap(pointsOf)]);
-    assert.deepEqual([...known].sort(), [...FAULT_POINTS].sort(), "a new point belongs to an operation of plan.ts");
+    const known = new Set<FaultPoint>(OPERATIONS.flatMap((operation) => factsOf(operation).points));
+    assert.deepEqual([...known].sort(), [...FAULT_POINTS].sort(), "a new point belongs to one of operations.ts");
   });
 
-  test("kill aenvd at every point in the long run, and in CI at all but those of builds", () => {
-    const killedAt = (plans: typeof COVER): Set<string> =>
-      new Set(
-        plans.flatMap(({ orders }) => orders.flatMap(({ point, kill }) => (kill?.includes("aenvd") ? [point] : []))),
-      );
-    assert.deepEqual([...killedAt(COVER)].sort(), [...FAULT_POINTS].sort());
-    const missing = OPERATIONS.filter((operation) => operation !== "build")
-      .flatMap(pointsOf)
-      .filter((point) => !killedAt(SHORT).has(point));
-    assert.deepEqual(missing, []);
+  test("kill aenvd at every point in the long run; in CI somebody dies in nearly every operation", () => {
+    const killers = (plans: typeof COVER): typeof COVER =>
+      plans.filter(({ orders }) => orders.some(({ kill }) => kill?.includes("aenvd")));
+    const points = killers(COVER).flatMap(({ orders }) => orders.map(({ point }) => point));
+    assert.deepEqual([...new Set(points)].sort(), [...FAULT_POINTS].sort());
+    const operations = new Set(SHORT.map(({ operation }) => operation));
+    assert.deepEqual(
+      OPERATIONS.filter((operation) => !operations.has(operation)),
+      ["upgrade", "pause-frozen", "fork-frozen", "first-rest", "upgrade-empty"],
+    );
+  });
+
+  test("are each of one setting", () => {
+    for (const round of ROUNDS) {
+      const { operation, beside = [] } = planOf(7, round);
+      const settings = [operation, ...beside].map((each) => factsOf(each).under);
+      assert.equal(new Set(settings).size, 1, `round ${round}`);
+    }
   });
 
   test("follow from seed and number alone, differ by seed, and use every point and everybody", () => {
@@ -36,7 +45,8 @@ describe("the rounds of the chaos run", () => {
     const orders = ROUNDS.flatMap((round) => planOf(7, round).orders);
     assert.deepEqual([...new Set(orders.map(({ point }) => point))].sort(), [...FAULT_POINTS].sort());
     const victims = new Set(orders.flatMap(({ kill }) => kill ?? []));
-    assert.deepEqual([...victims].sort(), ["aenvd", "blobd", "edge", "keeper", "runtime"]);
+    const all = ["aenvd", "agent", "blobd", "command", "edge", "gofer", "keeper", "runtime"];
+    assert.deepEqual([...victims].sort(), all);
   });
 });
 
@@ -75,6 +85,21 @@ describe("what the chaos run takes for harm", () => {
       "refused",
     );
     assert.equal(judge(doing, { status: 500, body: {} }, killed(["aenvd"])).verdict, "unknown");
+  });
+
+  test("of what stood ready and has ended nobody hears, and who wants a frozen one reaches it", () => {
+    const at = (point: FaultFired["point"], kill: FaultFired["kill"]): FaultFired[] => killed(kill, { point });
+    const own = killed(["runtime"], { machineId: "a-0001", point: "copy.thawed" });
+    assert.deepEqual(allowedStates("resume-kept", "done", own, "a"), ["running"]);
+    const created = { operation: "hot-create", subject: undefined, content: FRESH, promised: [], said: "" } as const;
+    const ended = at("clone.thawed", ["runtime"]);
+    assert.throws(() => requirePromise({ ...created, verdict: "unknown" }, ended), { harm: "lost" });
+    requirePromise({ ...created, verdict: "done" }, killed(undefined, { point: "clone.thawed", error: "ENOSPC" }));
+    requirePromise({ ...created, verdict: "unknown" }, at("clone.told", ["runtime"]));
+    const woken = { ...created, operation: "wake", subject: "a", verdict: "unknown" } as const;
+    assert.throws(() => requirePromise(woken, at("thaw.begun", ["aenvd", "keeper"])), { harm: "lost" });
+    requirePromise(woken, at("thaw.begun", ["keeper", "edge"]));
+    requirePromise(woken, at("thaw.begun", ["runtime"]));
   });
 
   test("every byte and every write counts", () => {

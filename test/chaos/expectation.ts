@@ -1,40 +1,29 @@
 import type { FaultPoint } from "#lib/fault";
-import type { FaultFired } from "../../src/server/faults.ts";
-import type { Operation } from "./plan.ts";
-
-export type State = "running" | "paused" | "gone";
+import type { FaultFired, Victim } from "../../src/server/faults.ts";
+import { before, factsOf, type Operation, type State } from "./operations.ts";
 
 /** An operation's answer: done, refused (nothing has happened), or none that could be relied on. */
 export type Verdict = "done" | "refused" | "unknown";
 
-const BEFORE: Readonly<Record<Operation, State>> = {
-  create: "gone",
-  pause: "running",
-  resume: "paused",
-  fork: "running",
-  snapshot: "running",
-  kill: "running",
-  "kill-paused": "paused",
-  build: "gone",
-};
-const AFTER: Readonly<Record<Operation, State>> = {
-  create: "running",
-  pause: "paused",
-  resume: "running",
-  fork: "running",
-  snapshot: "running",
-  kill: "gone",
-  "kill-paused": "gone",
-  build: "gone",
-};
-
 /** A machine that ends here has not been told who it is: nobody can take it for running. */
 const BEFORE_READY: readonly FaultPoint[] = ["launch.prepared", "launch.started", "launch.answering"];
+/** Nor one that stood ready: what it stood for is restored instead. */
+const INSTEAD: readonly FaultPoint[] = ["copy.thawed", "clone.thawed"];
+/** What stood ready and has ended, or not been made, nobody hears of. Nor of memory that stays. */
+const UNHEARD: readonly FaultPoint[] = [...INSTEAD, "copy.kept", "clone.frozen", "reclaim.room", "swap.reserved"];
 
-/** The state an operation's subject has to be in for it. */
-export function stateFor(operation: Operation): "running" | "paused" | undefined {
-  const state = BEFORE[operation];
-  return state === "gone" ? undefined : state;
+/** Those of whom a machine ends. */
+const ENDS_MACHINE: readonly Victim[] = ["runtime", "gofer", "agent"];
+
+/** True when an order has ended a machine. */
+export function endsMachine({ kill = [] }: FaultFired): boolean {
+  return kill.some((victim) => ENDS_MACHINE.includes(victim));
+}
+
+/** True when an operation has to be answered as if nothing had happened. */
+export function isUnheard({ point, kill, error, delayMs }: FaultFired): boolean {
+  if (!UNHEARD.includes(point) || delayMs !== undefined) return false;
+  return error !== undefined || kill?.every((victim) => ENDS_MACHINE.includes(victim)) === true;
 }
 
 /**
@@ -47,17 +36,19 @@ export function allowedStates(
   fired: readonly FaultFired[],
   subject: string | undefined,
 ): readonly State[] {
-  const killedAt = fired.find(({ kill, machineId }) => kill?.includes("runtime") && sandboxOf(machineId) === subject);
+  const endedAt = fired.find((one) => endsMachine(one) && sandboxOf(one.machineId) === subject);
+  const { after } = factsOf(operation);
   const states: Record<Verdict, readonly State[]> = {
-    done: [AFTER[operation]],
-    refused: [operation.startsWith("kill") ? "gone" : BEFORE[operation]],
-    unknown: [BEFORE[operation], AFTER[operation]],
+    done: [after],
+    refused: [operation.startsWith("kill") ? "gone" : before(operation)],
+    unknown: [before(operation), after],
   };
   const allowed = states[verdict];
-  if (killedAt === undefined) return allowed;
-  if (operation === "resume") {
-    const isEarly = killedAt.delayMs === undefined && BEFORE_READY.includes(killedAt.point);
-    return isEarly ? ["paused"] : ["running", "paused", "gone"];
+  if (endedAt === undefined) return allowed;
+  if (operation.startsWith("resume")) {
+    const isAtOnce = endedAt.delayMs === undefined && endedAt.kill?.includes("runtime") === true;
+    if (isAtOnce && INSTEAD.includes(endedAt.point)) return ["running"];
+    return isAtOnce && BEFORE_READY.includes(endedAt.point) ? ["paused"] : ["running", "paused", "gone"];
   }
   return allowed.includes("running") ? [...allowed, "gone"] : allowed;
 }

@@ -1,7 +1,7 @@
 import { parseArgs } from "node:util";
 import { FAULT_POINTS } from "#lib/fault";
 import { COVER, type Plan, planOf } from "./plan.ts";
-import { isClean, runChaos, summary } from "./run.ts";
+import { isClean, runChaos, summary, table } from "./run.ts";
 import { World } from "./world.ts";
 
 const DEFAULT_KILLS = 100;
@@ -50,7 +50,7 @@ async function main(): Promise<number> {
   say(`seed ${seed}; starting a server…`);
   await using world = await World.open();
   const result = await runChaos(world, options);
-  process.stdout.write(`${summary(result)}\n`);
+  process.stdout.write(`${table(result)}\n${summary(result)}\n`);
   return isClean(result) ? 0 : 1;
 }
 

@@ -1,9 +1,12 @@
+import { metric } from "../e2e/host.ts";
+import { until } from "../e2e/start.ts";
 import { type Content, FRESH, type Told, wrongIn } from "./content.ts";
-import type { State } from "./expectation.ts";
+import { type State, type Subject, stateOf } from "./operations.ts";
 import { Violation } from "./violation.ts";
 import type { World } from "./world.ts";
 
 export const LIFE_S = 3600;
+const CLONES = 'aenv_ready_machines{kind="clone"}';
 
 /** A sandbox as it has to be. */
 export interface Known {
@@ -21,19 +24,41 @@ export class Model {
     this.#world = world;
   }
 
-  /** A sandbox in this state, one of those there are where possible and not taken, with bytes of its own. */
-  async subject(
-    state: "running" | "paused",
-    taken: ReadonlySet<string | undefined>,
-    random: () => number,
-  ): Promise<string> {
-    const fitting = [...this.sandboxes].flatMap(([id, known]) => (known.state === state && !taken.has(id) ? [id] : []));
+  /** A sandbox that is so, one of those there are where possible and not taken, with bytes of its own. */
+  async subject(kind: Subject, taken: ReadonlySet<string | undefined>, random: () => number): Promise<string> {
+    const fitting = this.#ids(stateOf(kind)).filter((id) => !taken.has(id));
     const found = fitting[Math.floor(random() * fitting.length)];
-    if (found !== undefined && state === "paused") return found;
-    const id = found ?? (await this.create());
+    if (found !== undefined && kind === "paused") return found;
+    // The copy of one that was paused long ago may be gone.
+    const isOld = found !== undefined && (kind === "running" || kind === "frozen");
+    const id = isOld ? found : await this.create();
     await this.write(id);
-    if (state === "paused") await this.pause(id);
+    if (stateOf(kind) === "paused") await this.pause(id);
+    if (kind === "frozen") await this.#world.reaches("aenv_frozen_sandboxes", this.#ids("running").length);
     return id;
+  }
+
+  /** Has so many sandboxes there at least. */
+  async atLeast(count: number): Promise<void> {
+    while (this.sandboxes.size < count) await this.create();
+  }
+
+  /** Has a clone stand ready: the next create uses it. */
+  async ready(): Promise<void> {
+    // The first one is made after a start without.
+    if ((await metric(this.#world.server, CLONES)) === 0) await this.create();
+    await this.#world.reaches(CLONES, 1);
+  }
+
+  /** Ends all, with a swap file left in which nothing is. */
+  async leaveSwap(): Promise<void> {
+    await this.create();
+    await until("a swap file", () => this.#world.swap().length > 0);
+    await this.empty();
+  }
+
+  async empty(): Promise<void> {
+    for (const id of [...this.sandboxes.keys()]) await this.kill(id);
   }
 
   async create(): Promise<string> {
@@ -102,6 +127,10 @@ export class Model {
     } catch (error) {
       throw new Violation("wrong", `sandbox ${id}: ${error instanceof Error ? error.message : error}`);
     }
+  }
+
+  #ids(state: Known["state"]): string[] {
+    return [...this.sandboxes].flatMap(([id, known]) => (known.state === state ? [id] : []));
   }
 
   #known(id: string): Known {

@@ -1,10 +1,7 @@
 import type { FaultPoint } from "#lib/fault";
 import { seeded } from "#lib/seeded";
-import type { FaultOrder, Victim } from "../../src/server/faults.ts";
-
-/** What a round does to the server through its API. */
-export const OPERATIONS = ["create", "pause", "resume", "fork", "snapshot", "kill", "kill-paused", "build"] as const;
-export type Operation = (typeof OPERATIONS)[number];
+import type { FaultOrder, MachineVictim, Victim } from "../../src/server/faults.ts";
+import { factsOf, OPERATIONS, type Operation, RECOVERY, type Setting } from "./operations.ts";
 
 /** One round: an operation, and what happens in the middle of it. */
 export interface Plan {
@@ -15,59 +12,13 @@ export interface Plan {
   readonly orders: readonly FaultOrder[];
 }
 
-const LAUNCH: readonly FaultPoint[] = ["launch.prepared", "launch.started", "launch.answering", "launch.ready"];
-
-/** The points that an operation passes, in their order; what goes on after the answer comes last. */
-const POINTS: Readonly<Record<Operation, readonly FaultPoint[]>> = {
-  create: ["create.recorded", ...LAUNCH, "run.recorded"],
-  pause: [
-    "pause.recorded",
-    "pause.frozen",
-    "checkpoint.written",
-    "pause.captured",
-    "pause.synced",
-    "pause.paused",
-    "pause.ended",
-  ],
-  resume: ["resume.recorded", ...LAUNCH, "run.recorded", "resume.running", "checkpoint.undescribed"],
-  fork: ["checkpoint.written", "fork.captured", "create.recorded", ...LAUNCH, "run.recorded", "fork.born"],
-  snapshot: ["checkpoint.written", "snapshot.captured", "snapshot.synced", "snapshot.named"],
-  kill: ["kill.recorded", "kill.stopped", "kill.released", "kill.ended", "kill.forgotten"],
-  "kill-paused": [
-    "kill.recorded",
-    "kill.stopped",
-    "checkpoint.undescribed",
-    "kill.released",
-    "kill.ended",
-    "kill.forgotten",
-  ],
-  build: [
-    ...LAUNCH,
-    "snapshot.started",
-    "checkpoint.written",
-    "snapshot.captured",
-    "snapshot.synced",
-    "snapshot.ended",
-    "build.captured",
-    "build.published",
-    "checkpoint.undescribed",
-    "snapshot.removed",
-  ],
-};
-
-/** Those of a server that takes up what another one left. */
-export const RECOVERY: readonly FaultPoint[] = [
-  "recover.slots",
-  "recover.sandbox",
-  "recover.sandboxes",
-  "recover.machines",
-  "recover.done",
-];
-
 /** Where a system call follows that a full disk fails. */
 const FAILS: ReadonlySet<FaultPoint> = new Set([
   "create.recorded",
-  ...LAUNCH,
+  "launch.prepared",
+  "launch.started",
+  "launch.answering",
+  "launch.ready",
   "run.recorded",
   "pause.recorded",
   "pause.frozen",
@@ -76,32 +27,55 @@ const FAILS: ReadonlySet<FaultPoint> = new Set([
   "pause.synced",
   "resume.recorded",
   "fork.captured",
+  "kill.ended",
   "kill.stopped",
   "kill.released",
-  "kill.ended",
   "snapshot.started",
   "snapshot.captured",
+  "clone.frozen",
+  "clone.thawed",
+  "copy.thawed",
+  "reclaim.room",
+  "swap.reserved",
 ]);
 
-/** Points at which the operation's machine is there. */
-const HAS_MACHINE: ReadonlySet<FaultPoint> = new Set([
-  ...LAUNCH,
-  "run.recorded",
-  "pause.recorded",
-  "pause.frozen",
-  "pause.captured",
-  "pause.synced",
-  "pause.paused",
-  "checkpoint.written",
-  "resume.running",
-  "fork.captured",
-  "fork.born",
-  "kill.recorded",
-  "snapshot.started",
-  "snapshot.captured",
-]);
+/** Points at which the operation's machine is there, and whether its agent is awake. */
+const MACHINE_AT: Readonly<Partial<Record<FaultPoint, "awake" | "asleep">>> = {
+  "launch.prepared": "asleep",
+  "launch.started": "asleep",
+  "launch.answering": "awake",
+  "launch.ready": "awake",
+  "run.recorded": "awake",
+  "pause.recorded": "awake",
+  "pause.frozen": "asleep",
+  "pause.captured": "asleep",
+  "pause.synced": "asleep",
+  "pause.paused": "asleep",
+  "checkpoint.written": "asleep",
+  "resume.running": "awake",
+  "fork.captured": "awake",
+  "fork.born": "awake",
+  "kill.recorded": "awake",
+  "snapshot.started": "awake",
+  "snapshot.captured": "awake",
+  "freeze.offered": "awake",
+  "freeze.frozen": "asleep",
+  "reclaim.room": "asleep",
+  "reclaim.taken": "asleep",
+  "thaw.begun": "asleep",
+  "thaw.awake": "awake",
+  "clone.frozen": "asleep",
+  "clone.thawed": "awake",
+  "clone.told": "awake",
+  "copy.kept": "asleep",
+  "copy.thawed": "awake",
+  "copy.told": "awake",
+};
 
-const OTHERS: readonly (readonly Victim[])[] = [
+/** Those after which the runtime's command follows that captures or restores. */
+const COMMAND_AT: ReadonlySet<FaultPoint> = new Set(["launch.prepared", "pause.frozen"]);
+
+const SERVICES: readonly (readonly Victim[])[] = [
   ["blobd"],
   ["edge"],
   ["keeper"],
@@ -111,29 +85,21 @@ const OTHERS: readonly (readonly Victim[])[] = [
   ["aenvd", "blobd", "edge", "keeper"],
 ];
 
-/** How long an operation takes at most, roughly: where a kill at any moment falls. */
-const SPAN_MS: Readonly<Record<Operation, number>> = {
-  create: 400,
-  pause: 250,
-  resume: 400,
-  fork: 900,
-  snapshot: 250,
-  kill: 80,
-  "kill-paused": 40,
-  build: 2500,
-};
-
-export function pointsOf(operation: Operation): readonly FaultPoint[] {
-  return POINTS[operation];
-}
+const BARE = OPERATIONS.filter((operation) => factsOf(operation).under === "bare");
+const READY = OPERATIONS.filter((operation) => factsOf(operation).under === "ready");
+/** A build takes as long as several of the others. */
+const RARE: readonly Operation[] = ["build", "upgrade"];
 
 /** Each point of each operation once, aenvd dying there; then each of recovery. The rounds every run begins with. */
 export const COVER: readonly Plan[] = [
-  ...coverOf(OPERATIONS.filter((operation) => operation !== "build")),
+  ...coverOf(BARE.filter((operation) => !RARE.includes(operation))),
   ...coverOf(["build"]),
   ...RECOVERY.map((point, at): Plan => {
     const operation = (["pause", "fork", "resume", "create", "kill"] as const)[at] ?? "pause";
-    const first = POINTS[operation].filter((each) => each !== "pause.ended").at(-2) ?? "pause.captured";
+    const first =
+      factsOf(operation)
+        .points.filter((each) => each !== "pause.ended")
+        .at(-2) ?? "pause.captured";
     return {
       operation,
       orders: [
@@ -142,13 +108,22 @@ export const COVER: readonly Plan[] = [
       ],
     };
   }),
+  { operation: "upgrade", orders: [{ point: "recover.machines", kill: ["keeper"] }] },
+  ...coverOf(READY),
 ];
 
-/** What CI has time for: aenvd dies once at each point but those of builds, of which one is cut short and others only pass
- *  theirs; each of the others dies in the middle of something; the runtime during a capture and during a restore. */
+/** What CI has time for: all points are passed but those of swap, which needs a host without any, and aenvd dies at those here, once in each operation; at every one it does so in
+ *  `src/orchestrator/crash.test.ts` and in the long run. Each of the others dies in the middle of something; of a machine what there
+ *  is, and the runtime during a capture and during a restore. */
 export const SHORT: readonly Plan[] = [
-  ...coverOf(OPERATIONS.filter((operation) => operation !== "build")),
-  { operation: "build", orders: [{ point: "build.captured", kill: ["aenvd"] }] },
+  ...diesIn("create", "launch.prepared", "run.recorded"),
+  ...diesIn("pause", "pause.frozen", "pause.synced", "pause.paused"),
+  ...diesIn("resume", "launch.ready", "resume.running", "checkpoint.undescribed"),
+  ...diesIn("fork", "fork.captured", "fork.born"),
+  ...diesIn("snapshot", "snapshot.captured", "snapshot.named"),
+  ...diesIn("kill", "kill.recorded", "kill.released"),
+  ...diesIn("kill-paused", "checkpoint.undescribed"),
+  ...diesIn("build", "build.captured"),
   { operation: "build", orders: [{ point: "snapshot.captured", kill: ["blobd"] }] },
   { operation: "pause", orders: [{ point: "pause.frozen", kill: ["runtime"] }] },
   { operation: "pause", orders: [{ point: "pause.frozen", kill: ["runtime"], delayMs: 15 }] },
@@ -159,8 +134,6 @@ export const SHORT: readonly Plan[] = [
   { operation: "resume", orders: [{ point: "launch.answering", kill: ["edge"] }] },
   { operation: "pause", orders: [{ point: "pause.synced", kill: ["aenvd", "blobd", "edge", "keeper"] }] },
   { operation: "create", orders: [{ point: "run.recorded", error: "ENOSPC" }] },
-  { operation: "pause", orders: [{ point: "pause.recorded", kill: ["aenvd"], delayMs: 60 }] },
-  { operation: "resume", orders: [{ point: "resume.recorded", kill: ["aenvd"], delayMs: 110 }] },
   { operation: "fork", orders: [{ point: "checkpoint.written", kill: ["aenvd"], delayMs: 170 }] },
   {
     operation: "fork",
@@ -170,59 +143,129 @@ export const SHORT: readonly Plan[] = [
       { point: "recover.machines", kill: ["aenvd"] },
     ],
   },
+  { operation: "pause", orders: [{ point: "pause.frozen", kill: ["command"], delayMs: 5 }] },
+  { operation: "snapshot", orders: [{ point: "snapshot.captured", kill: ["gofer"] }] },
+  { operation: "fork", orders: [{ point: "fork.captured", kill: ["agent"] }] },
+  ...diesIn("hot-create", "clone.told"),
+  ...diesIn("resume-kept", "copy.told"),
+  ...diesIn("kill-kept", "copy.stopped"),
+  ...diesIn("wake", "thaw.awake"),
+  { operation: "pause-kept", orders: [{ point: "copy.kept", kill: ["runtime"] }] },
+  { operation: "rest", orders: [{ point: "reclaim.room", kill: ["aenvd"], delayMs: 20 }] },
+  ...diesIn("upgrade-ready", "clone.released"),
 ];
+
+function diesIn(operation: Operation, ...points: readonly FaultPoint[]): Plan[] {
+  return points.map((point) => ({ operation, orders: [{ point, kill: ["aenvd"] }] }));
+}
 
 /** Points that an earlier operation of the list covers are left out. */
 function coverOf(operations: readonly Operation[]): Plan[] {
   const seen = new Set<FaultPoint>();
   return operations.flatMap((operation) =>
-    POINTS[operation]
-      .filter((point) => !seen.has(point) && seen.add(point))
-      .map((point): Plan => ({ operation, orders: [{ point, kill: ["aenvd"] }] })),
+    factsOf(operation)
+      .points.filter((point) => !seen.has(point) && seen.add(point))
+      .flatMap((point) => diesIn(operation, point)),
   );
 }
 
+/** So many rounds in a row are under one setting: a change of it takes as long as a round. */
+const BLOCK = 25;
+
 /** What a round does, by seed and round alone, so that it can be done again by itself. */
 export function planOf(seed: number, round: number): Plan {
-  const random = seeded(Math.imul(seed, 0x9e3779b1) ^ round);
-  const pick = <T>(items: readonly T[]): T => items[Math.floor(random() * items.length)] as T;
-  // A build takes as long as several of the others.
-  const operation = random() < 0.06 ? "build" : pick(OPERATIONS.filter((each) => each !== "build"));
-  const point = pick(POINTS[operation]);
-  const after = operation === "fork" && random() < 0.4 ? { after: 1 } : {};
-  const kind = random();
-  if (kind < 0.12 && FAILS.has(point)) return { operation, orders: [{ point, error: "ENOSPC" }] };
-  if (kind < 0.24 && HAS_MACHINE.has(point)) {
-    // Before its start there is nothing to end yet.
-    const delay = point === "launch.prepared" || random() < 0.6 ? { delayMs: Math.round(random() * 120) } : {};
-    return { operation, orders: [{ point, kill: ["runtime"], ...delay }] };
+  const dice = new Dice(seeded(Math.imul(seed, 0x9e3779b1) ^ round));
+  const under: Setting = Math.floor(round / BLOCK) % 2 === 0 ? "bare" : "ready";
+  const operations = under === "bare" ? BARE : READY;
+  const isRare = under === "bare" && dice.isBelow(0.08);
+  const operation = dice.pick(operations.filter((each) => RARE.includes(each) === isRare));
+  const { points, spanMs } = factsOf(operation);
+  const point = dice.pick(points);
+  const kind = dice.roll();
+  if (kind < 0.1 && FAILS.has(point)) return { operation, orders: [{ point, error: "ENOSPC" }] };
+  if (kind < 0.28 && MACHINE_AT[point] !== undefined) return { operation, orders: [machineDies(point, dice)] };
+  if (operation.startsWith("upgrade")) return { operation, orders: [{ point, kill: dice.pick(UPGRADE_VICTIMS) }] };
+  if (kind < 0.42) {
+    const first = points[0] as FaultPoint;
+    return { operation, orders: [{ point: first, kill: dice.services(0.7), delayMs: dice.upTo(spanMs) }] };
   }
-  if (kind < 0.44) {
-    const first = POINTS[operation][0] as FaultPoint;
-    const kill: readonly Victim[] = random() < 0.7 ? ["aenvd"] : pick(OTHERS);
-    return { operation, orders: [{ point: first, kill, delayMs: Math.round(random() * SPAN_MS[operation]) }] };
+  if (kind < 0.56) return { operation, orders: [{ point, kill: dice.pick(SERVICES) }] };
+  if (kind < 0.66 && isBeside(operation)) {
+    const others = operations.filter(isBeside);
+    const beside = [dice.pick(others), ...(dice.isBelow(0.5) ? [dice.pick(others)] : [])];
+    return { operation, beside, orders: [{ point, kill: dice.services(0.6) }] };
   }
-  if (kind < 0.64) return { operation, orders: [{ point, kill: pick(OTHERS) }] };
-  const killed: FaultOrder = { point, kill: ["aenvd"], ...(canPassTwice(point) ? after : {}) };
-  if (kind < 0.78 && random() < 0.5 && operation !== "build") {
-    const beside = [pick(BESIDE), ...(random() < 0.5 ? [pick(BESIDE)] : [])];
-    const kill: readonly Victim[] = random() < 0.6 ? ["aenvd"] : pick(OTHERS);
-    return { operation, beside, orders: [{ point, kill }] };
-  }
-  if (kind < 0.78) {
-    const twice = random() < 0.3 ? { after: 1 } : {};
-    const again = pick(RECOVERY);
-    return {
-      operation,
-      orders: [killed, { point: again, kill: ["aenvd"], ...(again === "recover.sandbox" ? twice : {}) }],
-    };
-  }
-  return { operation, orders: [killed] };
+  const after = canPassTwice(operation, point) && dice.isBelow(0.4) ? { after: 1 } : {};
+  const again = Array.from({ length: dice.upTo(4) }, () => diesAgain(dice));
+  return { operation, orders: [{ point, kill: ["aenvd"], ...after }, ...again] };
 }
 
-const BESIDE: readonly Operation[] = OPERATIONS.filter((operation) => operation !== "build");
+/** A whole server that dies is not started again by who waits for its upgrade. */
+const UPGRADE_VICTIMS: readonly (readonly Victim[])[] = [
+  ["aenvd"],
+  ...SERVICES.filter((victims) => victims.length < 4),
+];
+
+/** What comes by itself, or takes the server away, is a round of its own. */
+function isBeside(operation: Operation): boolean {
+  return !RARE.includes(operation) && !operation.endsWith("rest") && !operation.startsWith("upgrade");
+}
+
+/** Who goes with aenvd while it comes back: mostly nobody, never the keeper, whose return takes longest. */
+const WITH_AENVD: readonly (readonly Victim[])[] = [
+  ["aenvd"],
+  ["aenvd"],
+  ["aenvd", "blobd"],
+  ["aenvd", "edge"],
+  ["aenvd", "blobd", "edge"],
+];
+
+/** Of the server that comes back. */
+function diesAgain(dice: Dice): FaultOrder {
+  const point = dice.pick(RECOVERY);
+  const second = point === "recover.sandbox" && dice.isBelow(0.3) ? { after: 1 } : {};
+  return { point, kill: dice.pick(WITH_AENVD), ...second };
+}
+
+function machineDies(point: FaultPoint, dice: Dice): FaultOrder {
+  const victims: MachineVictim[] = ["runtime", "runtime", "gofer"];
+  if (MACHINE_AT[point] === "awake") victims.push("agent");
+  if (COMMAND_AT.has(point)) victims.push("command");
+  const victim = dice.pick(victims);
+  // Before its start there is nothing to end yet.
+  const isLater = point === "launch.prepared" || victim === "command" || (victim === "runtime" && dice.isBelow(0.6));
+  return { point, kill: [victim], ...(isLater && { delayMs: dice.upTo(120) }) };
+}
 
 /** By the two copies that a fork makes. */
-function canPassTwice(point: FaultPoint): boolean {
-  return point === "create.recorded" || point === "run.recorded" || LAUNCH.includes(point);
+function canPassTwice(operation: Operation, point: FaultPoint): boolean {
+  return operation === "fork" && (/^(create|run)\.recorded$/.test(point) || point.startsWith("launch."));
+}
+
+/** Chances. */
+class Dice {
+  readonly roll: () => number;
+
+  /** `roll`: from 0 on, below 1. */
+  constructor(roll: () => number) {
+    this.roll = roll;
+  }
+
+  isBelow(share: number): boolean {
+    return this.roll() < share;
+  }
+
+  pick<T>(items: readonly T[]): T {
+    return items[Math.floor(this.roll() * items.length)] as T;
+  }
+
+  /** From 0 to `most`. */
+  upTo(most: number): number {
+    return Math.round(this.roll() * most);
+  }
+
+  /** aenvd with this chance, else others, with or without it. */
+  services(share: number): readonly Victim[] {
+    return this.isBelow(share) ? ["aenvd"] : this.pick(SERVICES);
+  }
 }

@@ -1,11 +1,13 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import type { FaultPoint } from "#lib/fault";
 import { seeded } from "#lib/seeded";
 import type { FaultFired } from "../../src/server/faults.ts";
 import { assertNothingLost } from "../e2e/host.ts";
 import { FRESH } from "./content.ts";
 import { type Answer, carryOut, copiesOf, type Doing, type Done, judge, requirePromise } from "./doing.ts";
-import { allowedStates, type State, sandboxOf, stateFor } from "./expectation.ts";
+import { allowedStates, endsMachine, sandboxOf } from "./expectation.ts";
 import { Model } from "./model.ts";
+import { factsOf, type Operation, type State } from "./operations.ts";
 import type { Plan } from "./plan.ts";
 import { isAtRest, readRecords, strays } from "./strays.ts";
 import { Violation } from "./violation.ts";
@@ -13,44 +15,61 @@ import type { World } from "./world.ts";
 
 /** So many sandboxes stay for the rounds to come. */
 const KEPT = 4;
-const FIRES_MS = 15_000;
+const REMOVES: readonly FaultPoint[] = ["checkpoint.undescribed", "snapshot.removed"];
+const FIRES_MS = 30_000;
 const SETTLES_MS = 30_000;
 
 /** Carries out one round after the other, and throws a Violation when a crash has done harm. */
 export class Rounds {
   readonly #world: World;
   readonly #model: Model;
-  kills = 0;
+  /** Processes killed, by operation and victim. */
+  readonly #killed = new Map<string, number>();
 
   constructor(world: World) {
     this.#world = world;
     this.#model = new Model(world);
   }
 
+  get kills(): number {
+    return [...this.#killed.values()].reduce((sum, count) => sum + count, 0);
+  }
+
+  /** `OPERATION/VICTIM` → processes killed. */
+  get killed(): ReadonlyMap<string, number> {
+    return this.#killed;
+  }
+
   /** One round; `seed` decides what the plan leaves open. Returns what happened, for people. */
   async run(plan: Plan, seed: number): Promise<string> {
     const random = seeded(seed);
+    const laps = new Laps();
+    await this.#world.be(factsOf(plan.operation).under);
+    await this.#makePassable(plan);
     const doings: Doing[] = [];
     for (const operation of [plan.operation, ...(plan.beside ?? [])]) {
       const taken = new Set(doings.map(({ subject }) => subject));
-      const state = stateFor(operation);
-      const subject = state === undefined ? undefined : await this.#model.subject(state, taken, random);
-      const content = subject === undefined ? FRESH : (this.#model.sandboxes.get(subject)?.content ?? FRESH);
-      doings.push({ operation, subject, content });
+      doings.push(await this.#prepare(operation, taken, random));
     }
+    laps.end("prepared");
     const pids = this.#world.pids();
     this.#world.order(plan.orders);
-    const answers = await Promise.all(doings.map((doing) => carryOut(this.#world, doing)));
+    const answers = await this.#world.attend(Promise.all(doings.map((doing) => carryOut(this.#world, doing))));
     const fired = await this.#allFired(plan);
+    laps.end("done");
     const gone = new Set(fired.flatMap(({ kill }) => kill ?? []));
-    await this.#world.back([...gone].flatMap((name) => (name === "runtime" ? [] : (pids.get(name) ?? []))));
-    this.kills += fired.reduce((sum, { killed }) => sum + killed, 0);
+    await this.#world.back([...gone].flatMap((name) => pids.get(name) ?? []));
+    if (plan.operation.startsWith("upgrade")) await this.#world.start();
+    laps.end("back");
+    for (const one of fired) this.#count(plan.operation, one);
     const done = doings.map((doing, at): Done => ({ ...doing, ...judge(doing, answers[at] as Answer, fired) }));
     for (const one of done) requirePromise(one, fired);
     await this.#settled(done, fired);
+    laps.end("compared");
     for (const one of done) if (one.operation === "snapshot") await this.#verifySnapshots(one);
     await this.#verifyAll(doings, random);
-    return done.map(({ operation, verdict, said }) => `${operation} ${verdict} (${said})`).join(", ");
+    laps.end("looked into");
+    return `${done.map(({ operation, verdict, said }) => `${operation} ${verdict} (${said})`).join(", ")}; ${laps}`;
   }
 
   /** Resumes and looks at all that are left, and ends them. */
@@ -63,19 +82,38 @@ export class Rounds {
     await this.#nothingStray();
   }
 
+  /** Some points are passed only where something is there, or is not. */
+  async #makePassable({ operation, orders }: Plan): Promise<void> {
+    // One for each pass, beside what the operation ends.
+    const passes = orders.map(({ point, after = 0 }) => (point === "recover.sandbox" ? after + 1 : 0));
+    if (Math.max(...passes) > 0) await this.#model.atLeast(Math.max(...passes) + 1);
+    // A build removes the one before when nobody uses it.
+    if (operation === "build" && orders.some(({ point }) => REMOVES.includes(point))) await this.#model.empty();
+  }
+
+  async #prepare(operation: Operation, taken: ReadonlySet<string | undefined>, random: () => number): Promise<Doing> {
+    if (operation === "upgrade-empty") await this.#model.leaveSwap();
+    const { subject: kind } = factsOf(operation);
+    const subject = kind === undefined ? undefined : await this.#model.subject(kind, taken, random);
+    if (operation === "hot-create" || operation === "upgrade-ready") await this.#model.ready();
+    const content = subject === undefined ? FRESH : (this.#model.sandboxes.get(subject)?.content ?? FRESH);
+    return { operation, subject, content };
+  }
+
+  #count(operation: Operation, { kill = [], killed }: FaultFired): void {
+    const what = `${operation}/${kill.join("+")}`;
+    if (killed > 0) this.#killed.set(what, (this.#killed.get(what) ?? 0) + killed);
+  }
+
   /** What goes on after an answer may pass its point a little later, and a delayed kill comes when it comes. */
   async #allFired({ orders }: Plan): Promise<FaultFired[]> {
     const giveUpAtMs = Date.now() + FIRES_MS;
     let fired = this.#world.fired();
-    // Those after the first are for the servers that come back.
-    while (fired.length === 0 && Date.now() < giveUpAtMs) {
-      await sleep(10);
-      fired = this.#world.fired();
-    }
-    if (fired.length === 0) throw new Error(`${orders[0]?.point} was not passed`);
     for (; fired.length < orders.length; fired = this.#world.fired()) {
-      if (Date.now() > giveUpAtMs + FIRES_MS) throw new Error(`${orders[fired.length]?.point} was not passed`);
-      await this.#world.nudge();
+      if (Date.now() > giveUpAtMs) throw new Error(`${orders[fired.length]?.point} was not passed`);
+      // Those after the first are for the servers that come back.
+      await this.#world.revive();
+      await sleep(10);
     }
     return fired;
   }
@@ -95,15 +133,17 @@ export class Rounds {
       }
       this.#model.settle(one.subject, state);
     }
-    const ended = new Set(fired.flatMap((one) => (one.kill?.includes("runtime") ? [sandboxOf(one.machineId)] : [])));
+    const ended = new Set(fired.flatMap((one) => (endsMachine(one) ? [sandboxOf(one.machineId)] : [])));
     for (const id of done.flatMap(({ promised }) => promised)) {
       if (found.get(id) !== "running" && !ended.has(id)) throw new Violation("lost", `${id} was promised`);
     }
     await this.#takeIn(done, found);
     for (const [id, { state }] of this.#model.sandboxes) {
       const is = found.get(id);
-      if (is === undefined) throw new Violation("lost", `${id}, which was ${state}`);
-      if (is !== state) throw new Violation("wrong", `${id} is ${is}, not ${state}`);
+      // Who comes to rest first is not always who the round is about.
+      if (is === undefined && state === "running" && ended.has(id)) this.#model.settle(id, "gone");
+      else if (is === undefined) throw new Violation("lost", `${id}, which was ${state}`);
+      else if (is !== state) throw new Violation("wrong", `${id} is ${is}, not ${state}`);
     }
   }
 
@@ -172,5 +212,21 @@ export class Rounds {
       if (found.length === 0) return;
       if (Date.now() > giveUpAtMs) throw new Violation("orphan", found.join("; "));
     }
+  }
+}
+
+/** What took how long. */
+class Laps {
+  readonly #said: string[] = [];
+  #sinceMs = performance.now();
+
+  end(what: string): void {
+    const nowMs = performance.now();
+    this.#said.push(`${what} ${Math.round(nowMs - this.#sinceMs)}`);
+    this.#sinceMs = nowMs;
+  }
+
+  toString(): string {
+    return this.#said.join(", ");
   }
 }

@@ -1,4 +1,5 @@
 import { FAULT_POINTS } from "#lib/fault";
+import { needsHostWithoutSwap } from "./operations.ts";
 import type { Plan } from "./plan.ts";
 import { Rounds } from "./round.ts";
 import { type Harm, Violation } from "./violation.ts";
@@ -18,6 +19,8 @@ export interface RunOptions {
 export interface RunResult {
   readonly rounds: number;
   readonly kills: number;
+  /** `OPERATION/VICTIM` → processes killed. */
+  readonly killed: ReadonlyMap<string, number>;
   readonly harm: Readonly<Record<Harm, number>>;
   /** Points that nothing has passed. */
   readonly unpassed: readonly string[];
@@ -31,6 +34,10 @@ export async function runChaos(world: World, options: RunOptions): Promise<RunRe
   let done = 0;
   for (const [round, plan] of options.plans) {
     if (rounds.kills >= options.kills || options.isStopped?.() === true) break;
+    if (needsHostWithoutSwap(plan.operation) && world.hasOtherSwap()) {
+      say(`round ${round}: ${describe(plan)}: left out, this host has swap of others`);
+      continue;
+    }
     const startedAtMs = performance.now();
     done += 1;
     try {
@@ -39,10 +46,11 @@ export async function runChaos(world: World, options: RunOptions): Promise<RunRe
       say(`round ${round}: ${describe(plan)}: ${outcome}; ${ms} ms, kills=${rounds.kills}`);
     } catch (error) {
       say(`round ${round}: ${describe(plan)}: ${error instanceof Error ? error.message : error}`);
+      say(world.lastWords());
       say(`again: npm run chaos -- --seed ${seed} --from ${round} --kills 1`);
       if (!(error instanceof Violation)) throw error;
       harm[error.harm] += 1;
-      return { rounds: done, kills: rounds.kills, harm, unpassed: [] };
+      return { rounds: done, kills: rounds.kills, killed: rounds.killed, harm, unpassed: [] };
     }
   }
   world.order([]);
@@ -54,7 +62,8 @@ export async function runChaos(world: World, options: RunOptions): Promise<RunRe
     harm[error.harm] += 1;
   }
   const passed = world.passed();
-  return { rounds: done, kills: rounds.kills, harm, unpassed: FAULT_POINTS.filter((point) => !passed.has(point)) };
+  const { kills, killed } = rounds;
+  return { rounds: done, kills, killed, harm, unpassed: FAULT_POINTS.filter((point) => !passed.has(point)) };
 }
 
 function describe({ operation, beside = [], orders }: Plan): string {
@@ -68,6 +77,14 @@ function describe({ operation, beside = [], orders }: Plan): string {
 export function summary({ rounds, kills, harm }: RunResult): string {
   const { lost, doubled, wrong, orphan } = harm;
   return `rounds=${rounds} kills=${kills} lost=${lost} doubled=${doubled} wrong=${wrong} orphans=${orphan}`;
+}
+
+/** Who was killed in the middle of what, and how often. */
+export function table({ killed }: RunResult): string {
+  return [...killed]
+    .map(([what, count]) => `${what} ${count}`)
+    .sort()
+    .join("\n");
 }
 
 export function isClean({ harm }: RunResult): boolean {

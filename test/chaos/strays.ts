@@ -1,11 +1,13 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { commandLine, processIds, startTicks } from "#lib/proc";
+import { swapAreas } from "#lib/swap-files";
 import { connectStore } from "#store";
 import { dataPaths } from "../../src/config.ts";
 import { indexOf } from "../e2e/host.ts";
 import type { TestServer } from "../e2e/start.ts";
+import { sandboxOf } from "./expectation.ts";
 
 interface SandboxRow {
   readonly sandbox: { readonly id: string; readonly state: string; readonly snapshotId: string };
@@ -75,9 +77,10 @@ export async function strays(server: TestServer, records: Records): Promise<stri
 }
 
 /** Paths from the data folder on, and what has to be in each: all names that may be there. */
-function strayFiles({ dataDir }: TestServer, { sandboxes, builds }: Records): string[] {
+function strayFiles(server: TestServer, { sandboxes, builds }: Records): string[] {
+  const { dataDir } = server;
   const snapshots = builds.flatMap(({ snapshot }) => snapshot ?? []);
-  const machines = sandboxes.flatMap(({ sandbox, machineId }) => (sandbox.state === "running" ? [machineId] : []));
+  const machines = knownMachines(server, sandboxes);
   const checkpoints = sandboxes.flatMap(({ sandbox, checkpointOf }) =>
     sandbox.state === "paused" && checkpointOf !== undefined ? [checkpointOf] : [],
   );
@@ -96,6 +99,7 @@ function strayFiles({ dataDir }: TestServer, { sandboxes, builds }: Records): st
     machines,
     uppers: machines,
     agents,
+    swap: swapFiles(join(dataDir, "swap")),
   };
   const inside = [
     ...snapshots.map(({ id }) => `snapshots/${id}`),
@@ -103,7 +107,7 @@ function strayFiles({ dataDir }: TestServer, { sandboxes, builds }: Records): st
   ];
   const found: string[] = [];
   for (const [path, names] of Object.entries(expected)) {
-    for (const name of readdirSync(join(dataDir, path))) {
+    for (const name of namesIn(join(dataDir, path))) {
       const isKnown = names instanceof RegExp ? names.test(name) : names.includes(name);
       if (!isKnown) found.push(`file ${join(path, name)}`);
     }
@@ -113,6 +117,27 @@ function strayFiles({ dataDir }: TestServer, { sandboxes, builds }: Records): st
     if (names !== "manifest.json,state") found.push(`${path} holds ${names || "nothing"}`);
   }
   return found;
+}
+
+/** What runs or stands ready has one that runs; of a sandbox that is known it is the one of its record, of a clone there is no record. */
+function knownMachines(server: TestServer, sandboxes: readonly SandboxRow[]): string[] {
+  const recorded = new Map(sandboxes.map(({ sandbox, machineId }) => [sandbox.id, machineId]));
+  return runningMachines(server).filter((id) => (recorded.get(sandboxOf(id) ?? "") ?? id) === id);
+}
+
+/** How many of these are clones, `assertNothingLost` compares with what the server says. */
+function runningMachines(server: TestServer): string[] {
+  const root = `--root=/run/aenv/${indexOf(server)}/r`;
+  return processIds().flatMap((pid) => {
+    const [program, ...args] = commandLine(pid);
+    const isOurs = program === "runsc-sandbox" && args.includes(root);
+    return isOurs ? args.filter((arg) => /^i[a-z0-9]{19}-[0-9a-f]{4}$/.test(arg)) : [];
+  });
+}
+
+function swapFiles(dir: string): string[] {
+  const areas = swapAreas(readFileSync("/proc/swaps", "utf8"));
+  return areas.flatMap(({ path }) => (dirname(path) === dir ? [basename(path)] : []));
 }
 
 /** Captures of sandboxes that nothing points to and nobody was started from; older builds of templates wait for the next build. */
@@ -146,12 +171,13 @@ function strayMounts(server: TestServer, { sandboxes, builds }: Records): string
   });
 }
 
-async function strayLeases({ dataDir }: TestServer, { sandboxes, builds }: Records): Promise<string[]> {
+async function strayLeases(server: TestServer, { sandboxes, builds }: Records): Promise<string[]> {
   const known = new Set([
+    ...runningMachines(server).map((id) => `sandbox:${sandboxOf(id)}`),
     ...sandboxes.map(({ sandbox }) => `sandbox:${sandbox.id}`),
     ...builds.flatMap(({ snapshot }) => (snapshot === undefined ? [] : [`snapshot:${snapshot.id}`])),
   ]);
-  const store = connectStore(dataPaths(dataDir).blobdSocket);
+  const store = connectStore(dataPaths(server.dataDir).blobdSocket);
   try {
     return (await store.leases()).filter((lease) => !known.has(lease)).map((lease) => `lease ${lease}`);
   } finally {
