@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { edgeBenchEnv, edgeBenchSteps } from "./edge-bench.ts";
 import { ensureRoot } from "./elevate.ts";
-import { runNested } from "./nested.ts";
+import { runInNested } from "./nested.ts";
 import { missingNested, nestedSteps } from "./nested-system.ts";
 import { root } from "./node.js";
 import { show } from "./run.ts";
@@ -31,7 +31,7 @@ async function benchFirecracker(): Promise<number> {
   say("\nLinux guests in the nested machine\n");
   const missing = await missingNested();
   if (missing !== undefined) throw new Error(`the nested machine cannot be made: ${missing}`);
-  return (await runNested(["test/nested/figures.ts"], env, say)) || native;
+  return (await runInNested(["test/nested/figures.ts"], env, say)) || native;
 }
 
 async function provide(steps: readonly Step[]): Promise<void> {

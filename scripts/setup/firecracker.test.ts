@@ -15,7 +15,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, beforeEach, describe, test } from "node:test";
+import { after, beforeEach, describe, test } from "node:test";
 import { fetchRelease, firecrackerPaths, type Release, usesOurFirecracker, wantsFirecracker } from "./firecracker.ts";
 
 const NAME = "firecracker-v9.9.9-x86_64.tgz";
@@ -37,7 +37,8 @@ let objects: Server;
 let onPiece = (): void => {};
 let destination = { dir: "", downloads: "" };
 
-before(async () => {
+beforeEach(async () => {
+  if (github !== undefined) return;
   objects = await listen((request, response) => {
     assert.equal(request.url, "/objects/1?token=x");
     ranges.push(request.headers.range);
@@ -49,7 +50,7 @@ before(async () => {
   });
 });
 after(() => {
-  for (const server of [github, objects]) server.close().closeAllConnections();
+  for (const server of [github, objects]) server?.close().closeAllConnections();
   rmSync(temp, { recursive: true });
 });
 beforeEach(() => {

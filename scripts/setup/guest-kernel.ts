@@ -24,7 +24,7 @@ import type { Step } from "./steps.ts";
  */
 
 /** What guestinit itself needs. */
-const NEEDED = ["virtio_mmio", "virtio_blk", "virtio_net", "virtio_rng", "erofs", "overlay"];
+export const NEEDED_MODULES = ["virtio_mmio", "virtio_blk", "virtio_net", "virtio_rng", "erofs", "overlay"];
 /** What programs inside may ask for; the kernel could not load it later, as images bring no modules for it. */
 const USEFUL = ["fuse", "tun", "loop"];
 /** The same, for containers and firewalls inside (docker, iptables, nft). */
@@ -33,7 +33,7 @@ const CONTAINERS = [
   ...["ipt_REJECT", "xt_addrtype", "xt_comment", "xt_conntrack", "xt_mark", "xt_MASQUERADE", "xt_multiport", "xt_nat"],
   ...["xt_owner", "xt_REDIRECT", "xt_tcpudp"],
 ];
-const MODULES = [...NEEDED, ...USEFUL, ...CONTAINERS];
+const MODULES = [...NEEDED_MODULES, ...USEFUL, ...CONTAINERS];
 const FORMAT = "1";
 const kept = join(cacheDir(), "guest");
 
@@ -57,7 +57,7 @@ export const guestKernelStep: Step = {
     await cached(entryDir(kernel, init), (temp) => {
       makeDir(temp);
       writeFileSync(join(temp, "vmlinux"), elf(kernel));
-      writeFileSync(join(temp, "initrd"), initrd(kernel, init));
+      writeFileSync(join(temp, "initrd"), guestInitrd(kernel, init));
       writeFileSync(join(temp, "version"), `${basename(kernel.dir)}\n`);
     });
     prune(kept, 3);
@@ -73,7 +73,8 @@ export async function guestKernelDir(): Promise<string | undefined> {
   return existsSync(dir) ? dir : undefined;
 }
 
-async function initPath(): Promise<string> {
+/** The program that is `/init` in an initrd. */
+export async function initPath(): Promise<string> {
   return join(await binDir(), "guestinit");
 }
 
@@ -91,8 +92,9 @@ function elf(kernel: CloudKernel): Buffer {
   }
 }
 
-function initrd(kernel: CloudKernel, init: Buffer): Buffer {
-  const modules = modulesInOrder(kernel, MODULES).map((file, index): CpioEntry => {
+/** `names`: of the modules, all that are of use where it is not said. */
+export function guestInitrd(kernel: CloudKernel, init: Buffer, names: readonly string[] = MODULES): Buffer {
+  const modules = modulesInOrder(kernel, names).map((file, index): CpioEntry => {
     const path = `modules/${String(index).padStart(3, "0")}-${basename(file)}`;
     return { path, kind: "file", mode: 0o644, data: readFileSync(file) };
   });

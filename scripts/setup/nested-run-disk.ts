@@ -4,10 +4,10 @@ import { basename, dirname, join } from "node:path";
 import { root } from "./node.js";
 import { run } from "./run.ts";
 
-/** What is told to the nested machine. */
-export interface NestedRun {
-  /** Arguments of Node, from the root of the checkout. */
-  readonly args: readonly string[];
+/** What is told to nested machines; each is told one of the commands by its name. */
+export interface NestedCommands {
+  /** Name → arguments of Node, from the root of the checkout. */
+  readonly commands: ReadonlyMap<string, readonly string[]>;
   /** Files and folders are brought along, and named by where they are inside. */
   readonly env: Readonly<Record<string, string>>;
 }
@@ -23,16 +23,20 @@ const SOURCES = [
 ];
 /** Where the checkout is inside. */
 const INSIDE = "/checkout";
+const COMMANDS = "nested-commands";
 const MIB = 1024 ** 2;
 
-/** Makes the disk of one run at `path`: the checkout with its types stripped, what it needs at run time, and the command. */
-export async function makeRunDisk(path: string, { args, env }: NestedRun): Promise<void> {
+/** Makes a disk at `path`, for any number of machines: the checkout with its types stripped, what it needs at run time, and the
+ *  commands. */
+export async function makeRunDisk(path: string, { commands, env }: NestedCommands): Promise<void> {
   const tree = `${path}-tree`;
   try {
     mkdirSync(tree, { recursive: true });
     copySources(tree);
     copyModules(tree);
-    writeFileSync(join(tree, "nested-run.sh"), script(args, bringAlong(env, tree)));
+    const brought = bringAlong(env, tree);
+    mkdirSync(join(tree, COMMANDS));
+    for (const [name, args] of commands) writeFileSync(join(tree, COMMANDS, name), script(args, brought));
     const bytes = Number((await run(["du", "--summarize", "--bytes", tree])).split("\t")[0]);
     const blocks = `${Math.ceil((bytes * 1.1) / MIB) + 64}M`;
     const options = ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d", tree];

@@ -1,24 +1,31 @@
+import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { aptOptions, baseRecipeHash, baseTree } from "./base.ts";
 import { cacheDir, cached, makeDir, prune } from "./cache.js";
 import { bootImage, type CloudKernel, fetchCloudKernel, findCloudKernel, modulesInOrder } from "./cloud-kernel.ts";
 import { type CpioEntry, cpioArchive } from "./cpio.ts";
+import { guestInitrd, initPath, NEEDED_MODULES } from "./guest-kernel.ts";
 import { hashTree } from "./hash.ts";
 import { debianSources } from "./mirrors.ts";
+import { emulatorDir, makeEmulator } from "./nested-emulator.ts";
 import { root } from "./node.js";
 import { packagesStepFor } from "./packages.ts";
 import { run } from "./run.ts";
 import type { Step } from "./steps.ts";
 
 /**
- * What the nested machine boots: a kernel, an initramfs, and a data disk with the image of the template `base` and the few
- * things its system needs beside it. Made once, used by all runs, never written to.
+ * The emulator, and what the nested machine boots: a kernel, an initramfs, and a data disk with the image of the template `base` and
+ * the few things its system needs beside it. Made once, used by all runs, never written to.
  */
 export interface NestedSystem {
+  /** The folder it is unpacked in. */
+  readonly emulator: string;
   readonly kernel: string;
   readonly initramfs: string;
   readonly dataDisk: string;
+  /** An initrd for the virtual machines inside, with the modules alone that they need to start: the others cost each of them seconds. */
+  readonly guestInitrd: string;
 }
 
 /** Of the kernel, beside what is built in: disks and ports of the machine, file systems, KVM, what slots are made of. */
@@ -43,8 +50,6 @@ const PACKAGES: Readonly<Record<string, string>> = {
   "busybox-static": "busybox",
   e2fsprogs: "mke2fs",
   "erofs-utils": "mkfs.erofs",
-  "qemu-system-x86": "qemu-system-x86_64",
-  seabios: "qemu-system-x86_64",
   xfsprogs: "mkfs.xfs",
 };
 const SUITE = "bookworm";
@@ -58,17 +63,21 @@ const withoutIt = "NOT TESTED: the nested machine.";
 const packagesStep: Step = { ...packagesStepFor("Debian packages for the nested machine", 20, PACKAGES), withoutIt };
 const systemStep: Step = {
   title: "nested machine",
-  estimateS: 15,
+  estimateS: 35,
   withoutIt,
 
   async pending() {
-    return (await nestedSystem()) === undefined ? "make its disks, from Debian packages" : undefined;
+    return (await nestedSystem()) === undefined ? "make its emulator and disks, from Debian packages" : undefined;
   },
 
   async run() {
     const kernel = await fetchCloudKernel();
     await cached(initramfs(kernel), (temp) => writeFileSync(temp, archive(kernel)));
     await cached(dataDisk(), makeDataDisk);
+    await makeEmulator();
+    const init = readFileSync(await initPath());
+    await cached(smallInitrd(kernel, init), (temp) => writeFileSync(temp, guestInitrd(kernel, init, NEEDED_MODULES)));
+    prune(join(cacheDir(), "nested-guest"), 2);
     prune(join(cacheDir(), "nested-initramfs"), 2);
     prune(join(cacheDir(), "nested-data"), 1);
   },
@@ -91,7 +100,15 @@ export async function missingNested(): Promise<string | undefined> {
 export async function nestedSystem(): Promise<NestedSystem | undefined> {
   const kernel = await findCloudKernel();
   if (kernel === undefined) return undefined;
-  const system = { kernel: bootImage(kernel), initramfs: initramfs(kernel), dataDisk: dataDisk() };
+  const init = await initPath();
+  if (!existsSync(init)) return undefined;
+  const system = {
+    emulator: emulatorDir(),
+    kernel: bootImage(kernel),
+    initramfs: initramfs(kernel),
+    dataDisk: dataDisk(),
+    guestInitrd: smallInitrd(kernel, readFileSync(init)),
+  };
   return Object.values(system).every((path) => existsSync(path)) ? system : undefined;
 }
 
@@ -102,6 +119,11 @@ function initramfs(kernel: CloudKernel): string {
     "nested-initramfs",
     hashTree(join(INIT, ".."), (path) => path === basename(INIT), salt),
   );
+}
+
+function smallInitrd(kernel: CloudKernel, init: Buffer): string {
+  const facts = JSON.stringify([basename(kernel.dir), NEEDED_MODULES]);
+  return join(cacheDir(), "nested-guest", createHash("sha256").update(facts).update(init).digest("hex").slice(0, 16));
 }
 
 function archive(kernel: CloudKernel): Buffer {

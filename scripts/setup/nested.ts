@@ -4,7 +4,7 @@ import { basename, join } from "node:path";
 import { NESTED_MEMORY_MIB, type NestedEnd, runNestedMachine } from "./nested-machine.ts";
 import { NestedPasses, nestedInputs, type Tested } from "./nested-passes.ts";
 import { makeRunDisk } from "./nested-run-disk.ts";
-import { missingNested, nestedSystem } from "./nested-system.ts";
+import { missingNested, type NestedSystem, nestedSystem } from "./nested-system.ts";
 import { root } from "./node.js";
 import { say } from "./steps.ts";
 
@@ -35,6 +35,9 @@ const GVISOR: Suite = {
     "memory that no process holds ends the machine",
   ],
 };
+/** How far each suite gives way to the one before it, in steps of `nice`: the longest is listed first, has a processor to itself,
+ *  and the others fill what is left. */
+const NICE_STEP = 3;
 /** The longest one first. */
 const FIRST = "test/nested/firecracker.test.ts";
 const TIMEOUT_MS = 900_000;
@@ -87,19 +90,27 @@ export async function nestedTests(
   let failed = 0;
   const passesOf = async ({ tested }: Suite): Promise<NestedPasses | undefined> =>
     name === undefined ? new NestedPasses(await nestedInputs(env, tested)) : undefined;
+  const toRun: { readonly suite: Suite; readonly passes: NestedPasses | undefined }[] = [];
+  for (const suite of waiting) {
+    const passes = await passesOf(suite);
+    const before = cached ? passes?.find(suite.name) : undefined;
+    if (before === undefined) toRun.push({ suite, passes });
+    else say(`${suite.name.padEnd(17)} │ (cached) ${before}`);
+  }
+  if (toRun.length === 0) return { code: 0, notTested };
+  using disk = await NestedDisk.make(new Map(toRun.map(({ suite }) => [suite.name, nodeArguments(suite, name)])), env);
+  let nice = 0;
   const work = async (): Promise<void> => {
-    for (let suite = waiting.shift(); suite !== undefined; suite = waiting.shift()) {
-      const passes = await passesOf(suite);
-      const before = cached ? passes?.find(suite.name) : undefined;
-      if (before !== undefined) say(`${suite.name.padEnd(17)} │ (cached) ${before}`);
-      else failed ||= await runAndRemember(suite, passes);
+    for (let next = toRun.shift(); next !== undefined; next = toRun.shift()) {
+      const startMs = performance.now();
+      const { suite } = next;
+      const ownNice = nice;
+      nice += NICE_STEP;
+      const run = (onLine: (line: string) => void): Promise<number> => runNested(disk, suite.name, ownNice, onLine);
+      const code = await runSuite(suite, run, name, counts);
+      if (code === 0) await next.passes?.add(next.suite.name, `passed in ${secondsSince(startMs)} s`);
+      failed ||= code;
     }
-  };
-  const runAndRemember = async (suite: Suite, passes: NestedPasses | undefined): Promise<number> => {
-    const startMs = performance.now();
-    const code = await runSuite(suite, env, name, counts);
-    if (code === 0) await passes?.add(suite.name, `passed in ${((performance.now() - startMs) / 1000).toFixed(0)} s`);
-    return code;
   };
   await Promise.all(Array.from({ length: room() }, work));
   // As Node's runner ends, over all machines.
@@ -115,18 +126,22 @@ function suites(): Suite[] {
   return [...(first === undefined ? [] : [first]), GVISOR, ...rest];
 }
 
+/** One process: starting another one costs seconds there. */
+function nodeArguments({ file, only = [] }: Suite, name: string | undefined): string[] {
+  const patterns = name === undefined ? only.map((start) => `^${start}`) : [name];
+  const options = ["--test", "--test-reporter=spec", "--test-isolation=none"];
+  return [...options, ...patterns.map((pattern) => `--test-name-pattern=${pattern}`), file];
+}
+
 async function runSuite(
-  { name: suite, file, only = [] }: Suite,
-  env: Readonly<Record<string, string>>,
+  { name: suite, only = [] }: Suite,
+  run: (onLine: (line: string) => void) => Promise<number>,
   name: string | undefined,
   counts: Counts,
 ): Promise<number> {
   const tell = (line: string): void => say(`${suite.padEnd(17)} │ ${line}`);
-  const patterns = name === undefined ? only.map((start) => `^${start}`) : [name];
-  // One process: starting another one costs seconds here.
-  const options = ["--test", "--test-reporter=spec", "--test-isolation=none"];
   let tests = 0;
-  const code = await runNested([...options, ...patterns.map((p) => `--test-name-pattern=${p}`), file], env, (line) => {
+  const code = await run((line) => {
     tell(line);
     const [, what = "", count] = /^ℹ (\w+) (\d+)$/.exec(line) ?? [];
     if (count === undefined) return;
@@ -140,19 +155,20 @@ async function runSuite(
 }
 
 /**
- * Runs Node with these arguments in a machine, from the root of the checkout. A machine that breaks says nothing of the tests, and
- * is tried once more. Returns Node's exit code, 1 when there is none.
+ * Runs one of the disk's commands in a machine. A machine that breaks says nothing of the tests, and is tried once more. Returns
+ * Node's exit code, 1 when there is none.
  */
-export async function runNested(
-  args: readonly string[],
-  env: Readonly<Record<string, string>>,
+async function runNested(
+  disk: NestedDisk,
+  command: string,
+  nice: number,
   onLine: (line: string) => void,
 ): Promise<number> {
-  let end = await runOnce(args, env, onLine);
+  let end = await disk.run(command, nice, onLine);
   if (end.how === "broke") {
     report(end, onLine);
     onLine("!!! Not the tests but the machine failed: once more, from the start");
-    end = await runOnce(args, env, onLine);
+    end = await disk.run(command, nice, onLine);
   }
   if (end.how === "exited") return end.code;
   report(end, onLine);
@@ -164,28 +180,61 @@ function report(end: Exclude<NestedEnd, { how: "exited" }>, onLine: (line: strin
   for (const line of end.kernel) onLine(`    ${line}`);
 }
 
-async function runOnce(
-  args: readonly string[],
-  env: Readonly<Record<string, string>>,
-  onLine: (line: string) => void,
-): Promise<NestedEnd> {
-  const system = await nestedSystem();
-  if (system === undefined) throw new Error("the nested machine is not set up: npm test -- nested does it");
-  const startMs = performance.now();
-  const dir = makeRunDir();
-  try {
-    const runDisk = join(dir, "run.ext4");
-    const brought = Object.fromEntries(Object.entries(env).filter(([variable]) => !NOT_BROUGHT.includes(variable)));
-    await makeRunDisk(runDisk, {
-      args: ["--import", "/checkout/test/nested/plain-types.js", ...args],
-      env: { ...brought, ...INSIDE },
-    });
-    const end = await runNestedMachine({ system, runDisk, dir, timeoutMs: TIMEOUT_MS, onLine });
-    onLine(`(${((performance.now() - startMs) / 1000).toFixed(0)} s with the machine)`);
-    return end;
-  } finally {
-    rmSync(dir, { recursive: true, force: true });
+/** The disk with the checkout and the commands that all machines of a run have in common. */
+class NestedDisk implements Disposable {
+  readonly #dir: string;
+  readonly #system: NestedSystem;
+
+  private constructor(dir: string, system: NestedSystem) {
+    this.#dir = dir;
+    this.#system = system;
   }
+
+  get #path(): string {
+    return join(this.#dir, "run.ext4");
+  }
+
+  /** `commands`: name → arguments of Node, from the root of the checkout. */
+  static async make(
+    commands: ReadonlyMap<string, readonly string[]>,
+    env: Readonly<Record<string, string>>,
+  ): Promise<NestedDisk> {
+    const system = await nestedSystem();
+    if (system === undefined) throw new Error("the nested machine is not set up: npm test -- nested does it");
+    const disk = new NestedDisk(makeRunDir(), system);
+    try {
+      const brought = Object.fromEntries(Object.entries(env).filter(([variable]) => !NOT_BROUGHT.includes(variable)));
+      const plain = ["--import", "/checkout/test/nested/plain-types.js"];
+      await makeRunDisk(disk.#path, {
+        commands: new Map([...commands].map(([name, args]) => [name, [...plain, ...args]])),
+        env: { ...brought, AENV_TEST_SMALL_INITRD: system.guestInitrd, ...INSIDE },
+      });
+      return disk;
+    } catch (error) {
+      disk[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  /** Runs one of the commands in a machine of its own. */
+  async run(command: string, nice: number, onLine: (line: string) => void): Promise<NestedEnd> {
+    const startMs = performance.now();
+    const [system, dir] = [this.#system, mkdtempSync(join(this.#dir, "m"))];
+    const { end, processorS } = await runNestedMachine({
+      ...{ system, dir, command, runDisk: this.#path },
+      ...{ timeoutMs: TIMEOUT_MS, nice, onLine },
+    });
+    onLine(`(${secondsSince(startMs)} s with the machine, ${processorS.toFixed(0)} s of a processor)`);
+    return end;
+  }
+
+  [Symbol.dispose](): void {
+    rmSync(this.#dir, { recursive: true, force: true });
+  }
+}
+
+function secondsSince(startMs: number): string {
+  return ((performance.now() - startMs) / 1000).toFixed(0);
 }
 
 /** On a disk, for it holds one. Those of runs that were killed go first. */
@@ -197,10 +246,23 @@ function makeRunDir(): string {
   return mkdtempSync(`${RUN_DIRS}${process.pid}-`);
 }
 
-/** For how many machines. */
+/**
+ * For how many machines. One more than there are processors: a machine waits now and then, for its disk or for time to pass, and
+ * with one more the processors are busy until the very end, however long each suite takes.
+ */
 function room(): number {
   const byMemory = Math.floor(freemem() / ((NESTED_MEMORY_MIB + 512) * 1024 ** 2));
-  return Math.max(1, Math.min(availableParallelism(), byMemory));
+  return Math.max(1, Math.min(availableParallelism() + 1, byMemory));
+}
+
+/** Runs Node with these arguments in a machine; see runNested. */
+export async function runInNested(
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+  onLine: (line: string) => void,
+): Promise<number> {
+  using disk = await NestedDisk.make(new Map([["by-hand", args]]), env);
+  return await runNested(disk, "by-hand", 0, onLine);
 }
 
 // By hand, as root, after `npm test -- nested` has set it up: node scripts/setup/nested.ts ARGUMENTS-OF-NODE
@@ -208,5 +270,5 @@ if (import.meta.main) {
   const { testEnv } = await import("./test-env.ts");
   const startMs = performance.now();
   const stamped = (line: string): void => say(`[${((performance.now() - startMs) / 1000).toFixed(1)} s] ${line}`);
-  process.exitCode = await runNested(process.argv.slice(2), await testEnv(), stamped);
+  process.exitCode = await runInNested(process.argv.slice(2), await testEnv(), stamped);
 }

@@ -21,8 +21,8 @@ mkdir -p /data/tmp
 export PATH=/opt/node/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root TMPDIR=/data/tmp LANG=C.UTF-8
 cd /checkout
-# What this run is about: its environment, then its command.
-. ./nested-run.sh
+# What this run is about: its environment, then its command. The kernel hands on what it is told and does not know itself.
+. "./nested-commands/$nested_command"
 echo "NESTED-EXIT $?"
 echo o >/proc/sysrq-trigger
 sleep 60
