@@ -75,8 +75,11 @@ export class Bench {
   /** Ends everything, also in the middle of a figure. */
   async close(): Promise<void> {
     this.#product.close();
-    await this.#raw.close();
-    await this.#server.stop();
+    try {
+      await this.#raw.close();
+    } finally {
+      await this.#server.stop();
+    }
   }
 
   async #quiet(): Promise<void> {

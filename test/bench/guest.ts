@@ -12,8 +12,8 @@ export class GuestClient {
   readonly #process: Client<typeof Process>;
   readonly #headers: Readonly<Record<string, string>>;
 
-  /** `headers`: the agent's token where it asks for one, and the edge's where it is asked through one. */
-  constructor(baseUrl: string, headers: Readonly<Record<string, string>> = {}) {
+  /** `headers`: the agent's token, and the edge's where it is asked through one. */
+  constructor(baseUrl: string, headers: Readonly<Record<string, string>>) {
     this.#headers = headers;
     this.#process = createClient(
       Process,

@@ -1,7 +1,6 @@
 import { writeFile } from "node:fs/promises";
 import { parseArgs } from "node:util";
-import type { TestConfig } from "../e2e/start.ts";
-import { Bench } from "./context.ts";
+import { Benches } from "./benches.ts";
 import { type Figure, judge, MissingError } from "./figure.ts";
 import { churn } from "./figures/churn.ts";
 import { createCold } from "./figures/create-cold.ts";
@@ -94,7 +93,7 @@ function samplesOf(text: string): number {
 }
 
 async function main(figures: readonly Figure[], samples: number, jsonFile: string | undefined): Promise<number> {
-  const benches = new Benches();
+  const benches = new Benches(say);
   const close = once(() => benches.close());
   let interrupted = false;
   for (const signal of ["SIGINT", "SIGTERM"] as const) {
@@ -139,27 +138,6 @@ async function measure(benches: Benches, figure: Figure, samples: number): Promi
   say(`${figure.name}: ${figure.title}`);
   const measured = await figure.run(bench.context(samples, (line) => say(`  ${figure.name} ${line}`)));
   return { figure, result: judge(figure.bar, figure.unit, measured), notes: measured.notes };
-}
-
-/** A server for each of the settings that figures ask for, started when the first one does. */
-class Benches {
-  readonly #opened = new Map<string, Promise<Bench>>();
-
-  of(settings: Partial<TestConfig>): Promise<Bench> {
-    const key = JSON.stringify(settings);
-    const present = this.#opened.get(key);
-    if (present !== undefined) return present;
-    say(`starting a server${key === "{}" ? "" : ` with ${key}`}…`);
-    const opening = Bench.open(settings);
-    this.#opened.set(key, opening);
-    return opening;
-  }
-
-  /** Ends all of them, also in the middle of a figure. */
-  async close(): Promise<void> {
-    const opened = await Promise.allSettled(this.#opened.values());
-    await Promise.all(opened.map(async (one) => (one.status === "fulfilled" ? await one.value.close() : undefined)));
-  }
 }
 
 function once(work: () => Promise<void>): () => Promise<void> {

@@ -4,7 +4,7 @@ import { GuestClient } from "./guest.ts";
 export async function holdMemory(
   agentUrl: string,
   residentMib: number,
-  headers: Readonly<Record<string, string>> = {},
+  headers: Readonly<Record<string, string>>,
 ): Promise<void> {
   const guest = new GuestClient(agentUrl, headers);
   await guest.spawn(`exec python3 -u -c '

@@ -1,8 +1,8 @@
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { Snapshot } from "#domain";
-import { AGENT_PORT } from "#guest";
+import { newToken, type Snapshot } from "#domain";
+import { AGENT_PORT, Guest } from "#guest";
 import { silentLogger } from "#lib/log";
 import type { CommandResult, CommandRunner, RunOptions } from "#lib/run";
 import { localRunner } from "#lib/spawn";
@@ -12,7 +12,7 @@ import { connectStore, type MountedImage, type Store } from "#store";
 import { dataPaths } from "../../src/config.ts";
 import { openCgroups } from "../../src/driver/cgroup/index.ts";
 import { Bundle } from "../../src/driver/gvisor/bundle.ts";
-import { type MachineParts, removeMachine } from "../../src/driver/gvisor/leftovers.ts";
+import { type MachineParts, removeMachine, unmountWholly } from "../../src/driver/gvisor/leftovers.ts";
 import { Runsc } from "../../src/driver/gvisor/runsc.ts";
 import { stateDir } from "../../src/orchestrator/checkpoints.ts";
 import type { TestServer } from "../e2e/start.ts";
@@ -117,11 +117,11 @@ export class RawHost {
     await this.stopwatch.close();
     for (const sandbox of this.#sandboxes) await this.remove(sandbox);
     await this.#slots.close({ remove: true });
-    machine.cgroups.removeParent();
+    await machine.cgroups.removeParent();
     await store.release(LEASE);
     store.close();
     const stateRoot = join("/run/aenv", String(claim.index));
-    await localRunner().run(["umount", join(machine.runsc.root, "null-netns")], { check: false });
+    await unmountWholly(localRunner(), join(machine.runsc.root, "null-netns"));
     rmSync(stateRoot, { recursive: true, force: true });
     rmSync(dir, { recursive: true, force: true });
     await claim.release();
@@ -180,6 +180,20 @@ export class RawSandbox {
     const { machine, driver } = this.#parts;
     await machine.runsc.checkpoint(this.#id, dir, "memory");
     return driver.last;
+  }
+
+  /** Tells the agent, which has been captured so that it answers nobody, whom to answer: those who send the headers returned. */
+  async admit(): Promise<Record<string, string>> {
+    const { snapshot } = this.#parts;
+    const [accessToken, initKey] = [newToken(), newToken()];
+    const guest = new Guest(this.slot.hostAddress);
+    const known = { sandboxId: this.#id, templateId: snapshot.id, generation: 1, hostname: "raw" };
+    try {
+      await guest.init({ ...known, env: {}, defaultUser: "user", accessToken, initKey }, snapshot.initKey);
+    } finally {
+      guest.close();
+    }
+    return { "x-access-token": accessToken };
   }
 
   async remove(): Promise<void> {

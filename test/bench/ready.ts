@@ -1,4 +1,10 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { until } from "../e2e/start.ts";
 import type { Product } from "./product.ts";
+
+const READY_DEADLINE_MS = 30_000;
+/** After a clone is ready: what was still done in making it is over. */
+const SETTLE_MS = 50;
 
 /** What stands ready on the server, and how often that was of use so far. */
 export interface Ready {
@@ -26,6 +32,12 @@ export async function readReady(product: Product): Promise<Ready | undefined> {
     coldResumes: value('aenv_resumes_total{from="checkpoint"}'),
   };
   return Object.values(ready).some(Number.isNaN) ? undefined : ready;
+}
+
+/** Waits until a start can be from a clone. */
+export async function oneReady(product: Product): Promise<void> {
+  await until("a ready clone", async () => ((await readReady(product))?.clones ?? 0) > 0, READY_DEADLINE_MS);
+  await sleep(SETTLE_MS);
 }
 
 /** How many of so many found what they wanted ready. */

@@ -1,14 +1,9 @@
-import { setTimeout as sleep } from "node:timers/promises";
-import { until } from "../../e2e/start.ts";
 import type { Figure } from "../figure.ts";
 import type { Product } from "../product.ts";
-import { hitRate, type Ready, readReady } from "../ready.ts";
+import { hitRate, oneReady, type Ready, readReady } from "../ready.ts";
 import { spread } from "../statistics.ts";
 
 const SAMPLES = 300;
-const READY_DEADLINE_MS = 30_000;
-/** After a clone is ready: what was still done in making it is over. */
-const SETTLE_MS = 50;
 
 export const createHot: Figure = {
   name: "create_hot",
@@ -51,10 +46,7 @@ interface Sample {
 }
 
 async function sample(product: Product, hasPool: boolean): Promise<Sample> {
-  if (hasPool) {
-    await until("a ready clone", async () => ((await readReady(product))?.clones ?? 0) > 0, READY_DEADLINE_MS);
-    await sleep(SETTLE_MS);
-  }
+  if (hasPool) await oneReady(product);
   const before = await readReady(product);
   const startedAtMs = performance.now();
   const sandbox = await product.create();

@@ -71,7 +71,7 @@ async function rawSample(
   const sandbox = await raw.prepare();
   try {
     await raw.stopwatch.time(sandbox.startSteps);
-    await holdMemory(`http://${sandbox.slot.hostAddress}:${AGENT_PORT}`, residentMib);
+    await holdMemory(`http://${sandbox.slot.hostAddress}:${AGENT_PORT}`, residentMib, await sandbox.admit());
     const steps = await sandbox.checkpointSteps();
     await quiet();
     const [checkpointMs = Number.NaN, fsyncMs = Number.NaN] = await raw.stopwatch.time(steps);
