@@ -117,4 +117,34 @@ describe("the agent by the SDK", { timeout: 300_000 }, () => {
       );
     }
   });
+
+  it("has several terminals at once, each with a size, input and output of its own, and one is come back to (PROC-17)", async () => {
+    await using sandbox = await newSandbox();
+    const terminals = await Promise.all(
+      [40, 80, 120].map(async (cols) => {
+        const shown: Buffer[] = [];
+        const onData = (data: Uint8Array): void => void shown.push(Buffer.from(data));
+        const { pid } = await sandbox.pty.create({ cols, rows: 20, onData, timeoutMs: 0 });
+        return { cols, pid, onData, text: () => Buffer.concat(shown).toString() };
+      }),
+    );
+    const type = (pid: number, line: string): Promise<void> => sandbox.pty.sendInput(pid, Buffer.from(`${line}\n`));
+    // What is typed is echoed: the answer is put together by the shell, and is nowhere in what was typed.
+    await Promise.all(terminals.map(({ pid }) => type(pid, "echo size-$(stty size | tr ' ' x)-ä└")));
+    for (const { cols, text } of terminals)
+      await until(`the terminal of ${cols}`, () => text().includes(`size-20x${cols}-ä└`));
+    for (const { cols, text } of terminals) {
+      for (const other of terminals) if (other.cols !== cols) assert.ok(!text().includes(`size-20x${other.cols}-`));
+    }
+    const [first, second] = terminals;
+    assert.ok(first !== undefined && second !== undefined);
+    await sandbox.pty.resize(first.pid, { cols: 200, rows: 50 });
+    await type(first.pid, "echo now-$(stty size | tr ' ' x)");
+    await until("the new size", () => first.text().includes("now-50x200"));
+    assert.equal(await sandbox.pty.kill(second.pid), true);
+    const again: Buffer[] = [];
+    await sandbox.pty.connect(first.pid, { onData: (data) => void again.push(Buffer.from(data)) });
+    await type(first.pid, "echo still-$((40 + 2))");
+    await until("the terminal that was come back to", () => Buffer.concat(again).toString().includes("still-42"));
+  });
 });

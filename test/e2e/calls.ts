@@ -30,6 +30,27 @@ export async function call<T = { message: string }>(
   return { status: response.status, body: (text === "" ? undefined : JSON.parse(text)) as T };
 }
 
+/** Each of these sandboxes' agents obeys whoever shows its own token, and nobody who shows another's. */
+export async function assertOwnTokensOnly(server: TestServer, ids: readonly string[]): Promise<void> {
+  const tokens = await Promise.all(ids.map(async (id) => String((await detailOf(server, id)).envdAccessToken)));
+  assert.equal(new Set(tokens).size, ids.length, `the tokens are ${tokens}`);
+  for (const id of ids) {
+    const headers = { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": "49983" };
+    const statuses = await Promise.all(
+      tokens.map(async (token) => {
+        const path = "/files?path=/etc/hostname";
+        const answer = await fetch(server.url + path, { headers: { ...headers, "X-Access-Token": token } });
+        await answer.body?.cancel();
+        return answer.status;
+      }),
+    );
+    assert.deepEqual(
+      statuses,
+      ids.map((other) => (other === id ? 200 : 401)),
+    );
+  }
+}
+
 export async function detailOf(server: TestServer, id: string): Promise<Detail> {
   const { status, body } = await call<Detail>(server, "GET", `/sandboxes/${id}`);
   assert.equal(status, 200);

@@ -67,7 +67,7 @@ export async function assertNothingLost(server: TestServer): Promise<void> {
     } catch (error) {
       if (Date.now() > giveUpAtMs) throw error;
     }
-    await sleep(200);
+    await sleep(50);
   }
 }
 
@@ -135,6 +135,12 @@ function machineOf({ dataDir }: TestServer, id: string): string {
 export function heldMib(server: TestServer, id: string): number {
   const cgroups = openCgroups(`/aenv/${indexOf(server)}`);
   return cgroups.stats(machineOf(server, id)).memoryBytes / MIB;
+}
+
+/** How many files the host's processes of a sandbox hold open. */
+export function openFiles(id: string): number {
+  const processes = processIds().filter((pid) => commandLine(pid).some((arg) => arg.includes(id)));
+  return processes.reduce((sum, pid) => sum + readdirSync(`/proc/${pid}/fd`).length, 0);
 }
 
 /** Processes of the runtime, by the sandboxes they belong to: one entry for each. */

@@ -46,7 +46,7 @@ describe("what a sandbox can reach", { timeout: 120_000 }, () => {
   after(() => control.close());
 
   for (const internet of [true, false]) {
-    it(`is neither the host, the control plane, neighbours nor private ranges (internet ${internet})`, async () => {
+    it(`is neither the host, the control plane, neighbours nor private ranges, NET-10 (internet ${internet})`, async () => {
       const server = await sharedServer();
       await using sandbox = await newSandbox({ allowInternetAccess: internet });
       await using neighbour = await newSandbox();

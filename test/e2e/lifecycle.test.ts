@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CommandExitError, NotFoundError, Sandbox, SandboxError } from "e2b";
-import { type Answer, call as callOf, type Detail, detailOf } from "./calls.ts";
+import { type Answer, assertOwnTokensOnly, call as callOf, type Detail, detailOf } from "./calls.ts";
 import { assertNothingLost, sandboxProcess } from "./host.ts";
 import { askThroughEdge, Live, OWN_ADDRESS_PORT, SERVICE_PORT } from "./live.ts";
 import { newSandbox, output, useServer } from "./sdk.ts";
@@ -351,18 +351,7 @@ describe("a fork", { timeout: 300_000 }, () => {
     const [child] = await forkOf(parent, 1);
     assert.ok(child !== undefined);
     try {
-      const { url } = await sharedServer();
-      const tokenOf = async (id: string): Promise<string> =>
-        String((await detail(id)).envdAccessToken ?? assert.fail("it has no token"));
-      const statusOf = async (id: string, token: string): Promise<number> => {
-        const headers = { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": "49983", "X-Access-Token": token };
-        return (await fetch(`${url}/files?path=/etc/hostname`, { headers })).status;
-      };
-      const [ofParent, ofChild] = [await tokenOf(parent.sandboxId), await tokenOf(child.sandboxId)];
-      assert.equal(await statusOf(child.sandboxId, ofChild), 200);
-      assert.equal(await statusOf(child.sandboxId, ofParent), 401);
-      assert.equal(await statusOf(parent.sandboxId, ofChild), 401);
-      assert.equal(await statusOf(parent.sandboxId, ofParent), 200);
+      await assertOwnTokensOnly(await sharedServer(), [parent.sandboxId, child.sandboxId]);
     } finally {
       await child.kill();
     }

@@ -4,6 +4,7 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CommandExitError, Sandbox } from "e2b";
+import { openFiles } from "./host.ts";
 import { api } from "./http.ts";
 import { newSandbox, output, useServer } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
@@ -167,6 +168,46 @@ time.sleep(1000)`;
     await sandbox.commands.run("rm -f big");
     await sandbox.files.write("after", "still writable");
     assert.equal(await sandbox.files.read("after"), "still writable");
+  });
+
+  it("lets a program have only so many files open; they cost the host none, and all are listed (RES-07)", async () => {
+    await using sandbox = await newSandbox();
+    const filesBefore = openFiles(sandbox.sandboxId);
+    const hoard = `
+import os, resource, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (20000, 20000))
+os.mkdir("held")
+held = []
+try:
+    while True:
+        held.append(open(f"held/{len(held)}", "w"))
+except OSError as error:
+    print(os.strerror(error.errno), len(held), flush=True)
+time.sleep(1000)`;
+    let said = "";
+    const running = await sandbox.commands.run(`exec python3 -c '${hoard}'`, {
+      background: true,
+      timeoutMs: 0,
+      onStdout: (text) => {
+        said += text;
+      },
+    });
+    await until("the limit", () => said.endsWith("\n"));
+    const held = Number(/^Too many open files (19\d{3})\n$/.exec(said)?.[1]);
+    assert.ok(held > 0, said);
+    const listed = (await sandbox.files.list("held")).map(({ name }) => Number(name)).sort((a, b) => a - b);
+    assert.deepEqual(
+      listed.slice(0, held),
+      Array.from({ length: held }, (_, at) => at),
+    );
+    // gVisor has made the one that could not be opened any more.
+    assert.ok(listed.length <= held + 1, `${listed.length} are listed`);
+    const filesMore = openFiles(sandbox.sandboxId) - filesBefore;
+    assert.ok(filesMore < held / 20, `the host holds ${filesMore} files more for ${held} inside`);
+
+    assert.equal(await output(sandbox, "rm -r held && mkdir held && ls held | wc -l"), "0");
+    assert.equal(await running.kill(), true);
+    assert.deepEqual(await sandbox.files.list("held"), []);
   });
 });
 

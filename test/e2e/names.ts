@@ -41,12 +41,12 @@ export class Names {
     const mounted = `mount --bind "$0" /etc/resolv.conf && exec "$@"`;
     const command = ["--mount", "sh", "-c", mounted, join(this.#dir, "resolv.conf"), ...argv];
     const child = spawn("unshare", command, { env, signal, stdio: ["ignore", "pipe", "pipe"] });
-    const [said, complaints, [exitCode]] = await Promise.all([
+    const [said, complaints, [exitCode, endedBy]] = await Promise.all([
       text(child.stdout),
       text(child.stderr),
       once(child, "exit"),
     ]);
-    if (exitCode !== 0) throw new Error(`${argv.join(" ")} ended with ${exitCode}: ${said}${complaints}`);
+    if (exitCode !== 0) throw new Error(`${argv.join(" ")} ended with ${exitCode ?? endedBy}: ${said}${complaints}`);
     return said;
   }
 

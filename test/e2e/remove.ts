@@ -2,11 +2,11 @@ import { readdirSync, readFileSync, rmdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { localRunner } from "#lib/spawn";
-import { removeSwapFiles } from "#lib/swap-files";
 import { claimServer, removeServerNetwork } from "#network";
 import type { Api } from "../../scripts/setup/api.ts";
 import { type DataDir, keeperProcess, processOf, SERVICES } from "../../scripts/setup/data-dir.ts";
 import { dataPaths } from "../../src/config.ts";
+import { removeSwapFiles } from "../host/swap-files.ts";
 
 /** Ends a server for good: its sandboxes, its processes, and everything it made on the host outside its data folder. */
 export async function removeServer(data: DataDir, api: Api): Promise<void> {
@@ -23,7 +23,7 @@ export async function removeServer(data: DataDir, api: Api): Promise<void> {
   }
   const claim = await claimServer({ dataDir: data.path, onStale: async () => {} });
   await removeServerNetwork(localRunner(), claim.network);
-  await removeSwapFiles(dataPaths(data.path).swap, localRunner());
+  await removeSwapFiles(dataPaths(data.path).swap);
   await unmountBelow(data.path);
   removeCgroups(claim.index);
   await unmountBelow(join("/run/aenv", String(claim.index)));

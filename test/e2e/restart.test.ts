@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { existsSync } from "node:fs";
 import { Agent, get, type IncomingMessage } from "node:http";
 import { text } from "node:stream/consumers";
-import { after, before, describe, it } from "node:test";
+import { after, beforeEach, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox, type SandboxOpts } from "e2b";
 import { call, type Detail } from "./calls.ts";
@@ -13,10 +13,11 @@ import { startTestServer, type TestServer, until } from "./start.ts";
 
 let server: TestServer;
 
-before(async () => {
-  server = await startTestServer();
+// Not started where a filter leaves nothing of this file.
+beforeEach(async () => {
+  server ??= await startTestServer();
 });
-after(() => server.stop());
+after(() => server?.stop());
 
 /** For the SDK's calls, at this server and not the shared one. */
 function at(of: TestServer = server): { apiUrl: string; sandboxUrl: string; apiKey: string } {

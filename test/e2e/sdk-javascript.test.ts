@@ -115,7 +115,9 @@ describe("the stock JavaScript SDK", { timeout: 300_000 }, () => {
 
   it("pauses and connects: processes and files go on", async () => {
     await using sandbox = await newSandbox();
-    await sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", { background: true });
+    await sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > next; mv next count; sleep 0.05; done", {
+      background: true,
+    });
     await until("the counter", () => sandbox.files.exists("count"));
     assert.equal(await sandbox.pause(), true);
     assert.equal(await sandbox.pause(), false);

@@ -4,7 +4,7 @@ import { Agent, request } from "node:http";
 import { join } from "node:path";
 import { describe, it } from "node:test";
 import { NotFoundError, Sandbox, SandboxError, type SnapshotInfo } from "e2b";
-import { type Answer, call as callOf, type Detail, detailOf } from "./calls.ts";
+import { type Answer, assertOwnTokensOnly, call as callOf, type Detail, detailOf } from "./calls.ts";
 import { Cli } from "./cli.ts";
 import { assertNothingLost } from "./host.ts";
 import { Live, SERVICE_PORT } from "./live.ts";
@@ -12,6 +12,7 @@ import { newSandbox, output, useServer } from "./sdk.ts";
 import { sharedServer } from "./server.ts";
 
 const FORKS = 12;
+const BOOT_ID = "cat /proc/sys/kernel/random/boot_id";
 const WHO = "echo $A,$B,$E2B_SANDBOX_ID,$(hostname)";
 
 async function call<T = { message: string }>(method: string, path: string, body?: unknown): Promise<Answer<T>> {
@@ -26,6 +27,11 @@ async function lineageOf(id: string): Promise<Record<string, string>> {
 async function startFrom(snapshotId: string, envs: Record<string, string> = {}): Promise<Sandbox & AsyncDisposable> {
   const sandbox = await Sandbox.create(snapshotId, { timeoutMs: 120_000, envs });
   return Object.assign(sandbox, { [Symbol.asyncDispose]: async () => void (await Sandbox.kill(sandbox.sandboxId)) });
+}
+
+interface SnapshotRow {
+  readonly snapshotID: string;
+  readonly memory: boolean;
 }
 
 /** All pages of a list. */
@@ -139,6 +145,36 @@ describe("snapshots, by the stock JavaScript SDK", { timeout: 600_000 }, () => {
     assert.deepEqual(await pagesOf({ name: "chain" }), [[]]);
   });
 
+  it("of the files alone are booted, each for itself; the source goes on (SNAP-13)", async () => {
+    await using source = await newSandbox({ envs: { A: "mine" } });
+    const boot = await output(source, BOOT_ID);
+    await source.commands.run("exec sleep 86400", { background: true, timeoutMs: 0 });
+    const sums = await output(source, "head -c 30M /dev/urandom > large; sudo rm /etc/issue; sha256sum large");
+    const path = `/sandboxes/${source.sandboxId}/snapshots`;
+    const { status, body: alone } = await call<SnapshotRow>("POST", path, { name: "alone", memory: false });
+    assert.deepEqual([status, alone.memory], [201, false]);
+    assert.equal(await output(source, `pgrep -xc sleep; ${BOOT_ID}`), `1\n${boot}`);
+    await source.files.write("large", "later");
+
+    await using first = await startFrom("alone", { B: "own" });
+    await using second = await startFrom(alone.snapshotID);
+    const boots = new Set([boot]);
+    for (const child of [first, second]) {
+      const look = 'sha256sum large; test -e /etc/issue || echo removed; pgrep -xc sleep; echo "A=$A"';
+      assert.equal(await output(child, look), `${sums}\nremoved\n0\nA=`);
+      boots.add(await output(child, BOOT_ID));
+    }
+    assert.equal(boots.size, 3);
+    assert.equal(await output(first, "whoami; pwd; echo $B"), "user\n/home/user\nown");
+    await first.commands.run("exec sleep 86400", { background: true, timeoutMs: 0 });
+    const whole = await first.createSnapshot();
+    await using grandchild = await startFrom(whole.snapshotId);
+    assert.equal(await output(grandchild, "sha256sum large; pgrep -xc sleep"), `${sums}\n1`);
+    for (const each of [first, second, grandchild]) await each.kill();
+    for (const id of [whole.snapshotId, "alone"]) assert.equal(await Sandbox.deleteSnapshot(id), true);
+    await assertNothingLost(await sharedServer());
+  });
+
   it("are listed by sandbox, name and pages, and outlive the server's death", async () => {
     await using source = await newSandbox();
     const made = [];
@@ -165,17 +201,7 @@ describe("snapshots, by the stock JavaScript SDK", { timeout: 600_000 }, () => {
     await using source = await newSandbox();
     const { snapshotId } = await source.createSnapshot();
     await using child = await startFrom(snapshotId);
-    const { url } = await sharedServer();
-    const tokenOf = async (id: string): Promise<string> =>
-      String((await detailOf(await sharedServer(), id)).envdAccessToken ?? assert.fail("it has no token"));
-    const statusOf = async (id: string, token: string): Promise<number> => {
-      const headers = { "E2b-Sandbox-Id": id, "E2b-Sandbox-Port": "49983", "X-Access-Token": token };
-      return (await fetch(`${url}/files?path=/etc/hostname`, { headers })).status;
-    };
-    const [ofSource, ofChild] = [await tokenOf(source.sandboxId), await tokenOf(child.sandboxId)];
-    assert.equal(await statusOf(child.sandboxId, ofChild), 200);
-    assert.equal(await statusOf(child.sandboxId, ofSource), 401);
-    assert.equal(await statusOf(source.sandboxId, ofChild), 401);
+    await assertOwnTokensOnly(await sharedServer(), [source.sandboxId, child.sandboxId]);
     await child.kill();
     assert.equal(await Sandbox.deleteSnapshot(snapshotId), true);
   });
@@ -184,7 +210,7 @@ describe("snapshots, by the stock JavaScript SDK", { timeout: 600_000 }, () => {
     await using source = await newSandbox();
     const path = `/sandboxes/${source.sandboxId}/snapshots`;
     const before = await snapshotFolders();
-    for (const body of [{ name: "other/x" }, { name: "a b" }, { name: 1 }, { memory: false }]) {
+    for (const body of [{ name: "other/x" }, { name: "a b" }, { name: 1 }]) {
       assert.equal((await call("POST", path, body)).status, 400, JSON.stringify(body));
     }
     assert.equal((await call("POST", path, { name: "base" })).status, 409);

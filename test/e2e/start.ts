@@ -36,6 +36,7 @@ export interface TestConfig extends ServerConfig {
   readonly idleAfterMs?: number;
   readonly swapMaxMib?: number;
   readonly memoryBudgetMib?: number;
+  readonly pausedRetentionHours?: number;
 }
 
 export interface TestServerOptions {

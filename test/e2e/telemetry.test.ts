@@ -1,13 +1,9 @@
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { join } from "node:path";
-import { text } from "node:stream/consumers";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox, SandboxNotFoundError } from "e2b";
-import { root } from "../../scripts/setup/node.js";
 import { call } from "./calls.ts";
-import { programEnv } from "./cli.ts";
+import { e2b } from "./e2b-cli.ts";
 import { newSandbox } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
 
@@ -164,29 +160,6 @@ describe("logs of a sandbox", { timeout: 240_000 }, () => {
 });
 
 describe("E2B's own CLI", { timeout: 240_000 }, () => {
-  /** `e2b …` as a person calls it. */
-  async function e2b(
-    argv: readonly string[],
-    onStdout: (all: string) => void = () => {},
-  ): Promise<{ code: number; stdout: string; stderr: string }> {
-    const server = await sharedServer();
-    const env = { ...programEnv(), E2B_API_URL: server.url, E2B_SANDBOX_URL: server.url, E2B_API_KEY: server.apiKey };
-    const path = join(root, "node_modules", "@e2b", "cli", "dist", "index.js");
-    const child = spawn(process.execPath, [path, ...argv], {
-      env: { ...env, HOME: "/nonexistent", NO_COLOR: "1" },
-      stdio: ["ignore", "pipe", "pipe"],
-    });
-    const ended = Promise.withResolvers<number>();
-    child.on("error", ended.reject).on("close", (code) => ended.resolve(code ?? 128));
-    let stdout = "";
-    child.stdout.setEncoding("utf8").on("data", (chunk: string) => {
-      stdout += chunk;
-      onStdout(stdout);
-    });
-    const [stderr, code] = await Promise.all([text(child.stderr), ended.promise]);
-    return { code, stdout, stderr };
-  }
-
   it("prints metrics and logs, follows logs to the end of the sandbox, and reads those of an ended one", async () => {
     await using sandbox = await newSandbox();
     const id = sandbox.sandboxId;
@@ -199,8 +172,10 @@ describe("E2B's own CLI", { timeout: 240_000 }, () => {
     assert.ok(JSON.parse(json.stdout.trim().split("\n")[0] ?? "").memTotal > 0, json.stdout);
 
     let followed = "";
-    const following = e2b(["sandbox", "logs", "--follow", "--format", "json", id], (all) => {
-      followed = all;
+    const following = e2b(["sandbox", "logs", "--follow", "--format", "json", id], {
+      onStdout: (all) => {
+        followed = all;
+      },
     });
     await until("what was there before", () => followed.includes('"message":"2000"'));
     for (const message of ["while following", "the last"]) {

@@ -16,10 +16,13 @@ describe("an upgrade", { timeout: 180_000 }, () => {
     try {
       useServer(server);
       const sandbox = await Sandbox.create("base", { timeoutMs: 120_000 });
-      const counter = await sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", {
-        background: true,
-        timeoutMs: 0,
-      });
+      const counter = await sandbox.commands.run(
+        "n=0; while :; do n=$((n+1)); echo $n > next; mv next count; sleep 0.05; done",
+        {
+          background: true,
+          timeoutMs: 0,
+        },
+      );
       await until("the counter", () => sandbox.files.exists("count"));
       const before = ["keeper", "blobd", "aenvd", "edge"].map(server.pid);
 

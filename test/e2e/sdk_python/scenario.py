@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-import sys
+import os
 import time
 import traceback
 
@@ -48,4 +48,5 @@ def main(names):
         except BaseException:
             failed = True
             print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
-    sys.exit(failed)
+    # The SDK's HTTP library may crash while the interpreter is taken down, which is none of what is tested.
+    os._exit(failed)

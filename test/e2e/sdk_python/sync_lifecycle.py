@@ -88,7 +88,7 @@ def test_timeout_pauses_it():
 
 def test_pause_and_connect():
     with Sandbox.create("base", timeout=120) as sandbox:
-        sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > count; sleep 0.05; done", background=True)
+        sandbox.commands.run("n=0; while :; do n=$((n+1)); echo $n > next; mv next count; sleep 0.05; done", background=True)
         until("the counter", lambda: sandbox.files.exists("count"))
         assert sandbox.pause() is True
         assert sandbox.pause() is False
@@ -163,10 +163,16 @@ def test_snapshots():
             assert grandchild.files.read("/dev/shm/state") == "second"
             with raises(SandboxException):
                 Sandbox.delete_snapshot(again.snapshot_id)
+        sandbox.files.write("kept", "on disk")
+        alone = sandbox.create_snapshot(mode="filesystem")
+        assert sandbox.files.read("/dev/shm/state") == "first"
+        with Sandbox.create(alone.snapshot_id, timeout=60) as booted:
+            assert booted.files.read("kept") == "on disk"
+            assert not booted.files.exists("/dev/shm/state")
         sandbox.pause()
         with raises(SandboxException):
             sandbox.create_snapshot()
-    for info in (again, unnamed):
+    for info in (again, unnamed, alone):
         assert Sandbox.delete_snapshot(info.snapshot_id) is True
         assert Sandbox.delete_snapshot(info.snapshot_id) is False
     with raises(NotFoundException):
