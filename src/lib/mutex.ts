@@ -19,12 +19,19 @@ export class KeyedMutex {
 
 /** At most `width` at a time, first come first served; who is patient waits until nobody else does. */
 export class Semaphore {
+  readonly #width: number;
   #free: number;
   readonly #waiting: (() => void)[] = [];
   readonly #patient: (() => void)[] = [];
 
   constructor(width: number) {
+    this.#width = width;
     this.#free = width;
+  }
+
+  /** Nobody runs. */
+  get isIdle(): boolean {
+    return this.#free === this.#width;
   }
 
   /** Whoever runs now does not wait. */

@@ -1,9 +1,10 @@
 import type { ServerNetwork, SlotNetwork } from "./addresses.ts";
 import { INNER_ADDRESS, INNER_GATEWAY, INNER_PREFIX } from "./network.ts";
+import type { Interface, Pair, Plan } from "./plan.ts";
 import { EDGE_HOST_LINK, EDGE_SANDBOX_LINK } from "./policy.ts";
 
 /**
- * What a slot is made of, as lines for `ip -batch`. Pure.
+ * What a slot is made of, as plans. Pure.
  *
  *   sandbox namespace            edge namespace                         host
  *   eth0 169.254.0.21/30 ─────── box0 169.254.0.22/30
@@ -22,60 +23,114 @@ export const EDGE_SANDBOX_MAC = "02:ae:00:00:00:02";
 const EDGE_HOST_MAC = "02:ae:00:00:00:03";
 const HOST_MAC = "02:ae:00:00:00:04";
 
-/** Run on the host, after the two namespaces are there. */
-export function slotLinkLines(server: ServerNetwork, slot: SlotNetwork, mtuBytes: number): string[] {
-  const { hostLink, edgeNetns, sandboxNetns } = slot;
-  return [
-    `link add ${hostLink} address ${HOST_MAC} mtu ${mtuBytes} type veth` +
-      ` peer name ${EDGE_HOST_LINK} address ${EDGE_HOST_MAC} mtu ${mtuBytes} netns ${edgeNetns}`,
-    `link add ${SANDBOX_LINK} address ${SANDBOX_MAC} mtu ${mtuBytes} netns ${sandboxNetns} type veth` +
-      ` peer name ${EDGE_SANDBOX_LINK} address ${EDGE_SANDBOX_MAC} mtu ${mtuBytes} netns ${edgeNetns}`,
-    `link set ${hostLink} addrgenmode none`,
-    ...hostRouteLines(server, slot),
-  ];
+const EVERYWHERE = "0.0.0.0/0";
+
+/** Makes slots of which nothing is there. `tables`: their compiled rules, which are in place before an edge has a link. */
+export function slotsPlan(
+  server: ServerNetwork,
+  slots: readonly SlotNetwork[],
+  mtuBytes: number,
+  tables: string,
+): Omit<Plan, "remove"> {
+  const edges = slots.map(({ edgeNetns }) => edgeNetns);
+  return {
+    namespaces: slots.flatMap(({ sandboxNetns, edgeNetns }) => [sandboxNetns, edgeNetns]),
+    rules: [{ namespaces: edges, tables }],
+    forwarding: edges,
+    pairs: slots.flatMap((slot) => slotPairs(slot, mtuBytes)),
+    interfaces: slots.flatMap((slot) => [hostSide(server, slot), ...edgeSides(server, slot), ...sandboxSides(slot)]),
+  };
 }
 
-/** The host's way to a slot. Repeatable. */
-export function hostRouteLines(server: ServerNetwork, slot: SlotNetwork): string[] {
-  return [
-    `link set ${slot.hostLink} up`,
-    `neigh replace ${slot.hostAddress} lladdr ${EDGE_HOST_MAC} dev ${slot.hostLink} nud permanent`,
-    `route replace ${slot.hostAddress}/32 dev ${slot.hostLink} src ${server.gateway}`,
-  ];
+/** Brings the rules of a slot and the host's way to it up to date. */
+export function adoptionPlan(server: ServerNetwork, slot: SlotNetwork, tables: string): Plan {
+  return { rules: [{ namespaces: [slot.edgeNetns], tables }], interfaces: [hostSide(server, slot)] };
 }
 
-/** Run in the edge namespace. */
-export function edgeLines(server: ServerNetwork, slot: SlotNetwork): string[] {
-  return [
-    `link set ${EDGE_HOST_LINK} addrgenmode none`,
-    `link set ${EDGE_SANDBOX_LINK} addrgenmode none`,
-    `addr add ${slot.hostAddress}/32 dev ${EDGE_HOST_LINK}`,
-    `addr add ${INNER_GATEWAY}/${INNER_PREFIX} dev ${EDGE_SANDBOX_LINK}`,
-    `link set ${EDGE_HOST_LINK} up`,
-    `link set ${EDGE_SANDBOX_LINK} up`,
-    `neigh replace ${server.gateway} lladdr ${HOST_MAC} dev ${EDGE_HOST_LINK} nud permanent`,
-    `neigh replace ${INNER_ADDRESS} lladdr ${SANDBOX_MAC} dev ${EDGE_SANDBOX_LINK} nud permanent`,
-    `route replace default via ${server.gateway} dev ${EDGE_HOST_LINK} onlink`,
-  ];
+/** Removes whatever there is of slots. */
+export function removalPlan(slots: readonly SlotNetwork[]): Pick<Plan, "remove"> {
+  return {
+    remove: {
+      // The link goes first and by name: the kernel takes down a namespace's own links some time later, and until then the
+      // name is taken on the host.
+      links: slots.map(({ hostLink }) => hostLink),
+      namespaces: slots.flatMap(({ sandboxNetns, edgeNetns }) => [sandboxNetns, edgeNetns]),
+    },
+  };
 }
-
-/** Run in the sandbox's namespace. Loopback must be up: a runtime skips devices that are down. */
-export const SANDBOX_LINES: readonly string[] = [
-  "link set lo up",
-  `link set ${SANDBOX_LINK} addrgenmode none`,
-  `addr add ${INNER_ADDRESS}/${INNER_PREFIX} dev ${SANDBOX_LINK}`,
-  `link set ${SANDBOX_LINK} up`,
-  `neigh replace ${INNER_GATEWAY} lladdr ${EDGE_SANDBOX_MAC} dev ${SANDBOX_LINK} nud permanent`,
-  `route replace default via ${INNER_GATEWAY} dev ${SANDBOX_LINK}`,
-];
 
 /** What all slots of a server share on the host. The address is of scope link so that it is never picked as the source of
  *  anything else; addresses of slots that are not there are unreachable at once instead of leaving by the default route. */
-export function hostLines(server: ServerNetwork): string[] {
-  return [`addr replace ${server.gateway}/32 dev lo scope link`, `route replace unreachable ${server.block}`];
+export function sharedInterface(server: ServerNetwork): Interface {
+  return {
+    namespace: "",
+    name: "lo",
+    addresses: [{ prefix: `${server.gateway}/32`, link: true }],
+    routes: [{ to: server.block, unreachable: true }],
+  };
 }
 
-/** Undoes hostLines. */
-export function unhostLines(server: ServerNetwork): string[] {
-  return [`route del unreachable ${server.block}`, `addr del ${server.gateway}/32 dev lo`];
+function slotPairs({ hostLink, edgeNetns, sandboxNetns }: SlotNetwork, mtuBytes: number): Pair[] {
+  return [
+    {
+      mtuBytes,
+      ends: [
+        { namespace: "", name: hostLink, mac: HOST_MAC },
+        { namespace: edgeNetns, name: EDGE_HOST_LINK, mac: EDGE_HOST_MAC },
+      ],
+    },
+    {
+      mtuBytes,
+      ends: [
+        { namespace: sandboxNetns, name: SANDBOX_LINK, mac: SANDBOX_MAC },
+        { namespace: edgeNetns, name: EDGE_SANDBOX_LINK, mac: EDGE_SANDBOX_MAC },
+      ],
+    },
+  ];
+}
+
+function hostSide(server: ServerNetwork, slot: SlotNetwork): Interface {
+  return {
+    namespace: "",
+    name: slot.hostLink,
+    up: true,
+    neighbours: [{ address: slot.hostAddress, mac: EDGE_HOST_MAC }],
+    routes: [{ to: `${slot.hostAddress}/32`, source: server.gateway }],
+  };
+}
+
+function edgeSides(server: ServerNetwork, slot: SlotNetwork): Interface[] {
+  const namespace = slot.edgeNetns;
+  return [
+    {
+      namespace,
+      name: EDGE_HOST_LINK,
+      up: true,
+      addresses: [{ prefix: `${slot.hostAddress}/32` }],
+      neighbours: [{ address: server.gateway, mac: HOST_MAC }],
+      routes: [{ to: EVERYWHERE, via: server.gateway }],
+    },
+    {
+      namespace,
+      name: EDGE_SANDBOX_LINK,
+      up: true,
+      addresses: [{ prefix: `${INNER_GATEWAY}/${INNER_PREFIX}` }],
+      neighbours: [{ address: INNER_ADDRESS, mac: SANDBOX_MAC }],
+    },
+  ];
+}
+
+/** Loopback must be up: a runtime skips devices that are down. */
+function sandboxSides({ sandboxNetns: namespace }: SlotNetwork): Interface[] {
+  return [
+    { namespace, name: "lo", up: true },
+    {
+      namespace,
+      name: SANDBOX_LINK,
+      up: true,
+      addresses: [{ prefix: `${INNER_ADDRESS}/${INNER_PREFIX}` }],
+      neighbours: [{ address: INNER_GATEWAY, mac: EDGE_SANDBOX_MAC }],
+      routes: [{ to: EVERYWHERE, via: INNER_GATEWAY }],
+    },
+  ];
 }

@@ -1,11 +1,11 @@
 import type { NetworkPolicy } from "#domain";
-import type { ServerNetwork, SlotNetwork } from "./addresses.ts";
+import type { ServerNetwork } from "./addresses.ts";
 import { INNER_ADDRESS } from "./network.ts";
 
 /**
  * Policy → nftables text. Pure. Two layers: each slot's edge namespace decides for its sandbox; the host's own table
- * holds even if an edge namespace lets something through. Texts replace whole tables (or one whole chain), and `nft -f`
- * takes a text as one transaction: there is no moment without rules, and flows already accepted go on.
+ * holds even if an edge namespace lets something through. Tables are replaced whole and in one transaction: there is no
+ * moment without rules, and flows already accepted go on.
  */
 
 /** Links inside an edge namespace. */
@@ -51,19 +51,18 @@ const REFUSE_CHAIN = `chain refuse {
   }`;
 
 /**
- * The table of a slot's edge namespace. Only the host's gateway address opens connections into the sandbox: what still
- * arrives for a slot's former sandbox from elsewhere does not reach the present one.
+ * The tables of a slot's edge namespace, the same in all slots with this policy: a slot's own address is the one its link to
+ * the host has. Only the host's gateway address opens connections into the sandbox: what still arrives for a slot's former
+ * sandbox from elsewhere does not reach the present one.
  *
  * `leave` decides about the first packet of each flow. A TCP flow starts with its SYN: taken up in the middle, one made-up
  * packet would be an entry for days. The rate comes before the count, whose list every packet it sees makes longer; what
  * exceeds the rate is tried again by the sender.
  */
-export function edgeRules(server: ServerNetwork, slot: SlotNetwork, policy: NetworkPolicy): string {
+export function edgeRules(server: ServerNetwork, policy: NetworkPolicy): string {
   const fromHost = `iifname "${EDGE_HOST_LINK}"`;
   const fromSandbox = `iifname "${EDGE_SANDBOX_LINK}"`;
-  return replaceTable(
-    "aenv",
-    `${DENIED_SET}
+  return `table inet aenv {
   ${REFUSE_CHAIN}
   chain genuine {
     type filter hook prerouting priority raw; policy accept;
@@ -72,11 +71,11 @@ export function edgeRules(server: ServerNetwork, slot: SlotNetwork, policy: Netw
   }
   chain translate_in {
     type nat hook prerouting priority dstnat; policy accept;
-    ${fromHost} ip saddr ${server.gateway} ip daddr ${slot.hostAddress} meta l4proto { tcp, udp } dnat ip to ${INNER_ADDRESS}
+    ${fromHost} ip saddr ${server.gateway} fib daddr . iif type local meta l4proto { tcp, udp } dnat ip to ${INNER_ADDRESS}
   }
   chain translate_out {
     type nat hook postrouting priority srcnat; policy accept;
-    oifname "${EDGE_HOST_LINK}" snat ip to ${slot.hostAddress}
+    oifname "${EDGE_HOST_LINK}" masquerade
   }
   chain leave {
     ct status confirmed accept
@@ -97,15 +96,14 @@ export function edgeRules(server: ServerNetwork, slot: SlotNetwork, policy: Netw
     ct state established,related accept
     ${fromHost} oifname "${EDGE_SANDBOX_LINK}" ct state new ct status dnat accept
     ${fromSandbox} oifname "${EDGE_HOST_LINK}" ct state new goto egress
-  }`,
-  ).concat(NEIGHBOURS);
+  }
+}
+${NEIGHBOURS}`;
 }
 
 /** Whoever asks by ARP becomes a neighbour, and the table of neighbours is one for all namespaces of the host: a sandbox that asked in
  *  many names would fill it. */
-const NEIGHBOURS = `table arp aenv
-delete table arp aenv
-table arp aenv {
+const NEIGHBOURS = `table arp aenv {
   chain genuine {
     type filter hook input priority filter; policy accept;
     iifname "${EDGE_SANDBOX_LINK}" arp saddr ip != ${INNER_ADDRESS} drop
@@ -113,21 +111,17 @@ table arp aenv {
 }
 `;
 
-/** Replaces the policy of a slot whose edge namespace has its table. */
-export function egressUpdate(policy: NetworkPolicy): string {
-  const add = egressRules(policy).map((rule) => `add rule inet aenv egress ${rule}\n`);
-  return `flush chain inet aenv egress\n${add.join("")}`;
-}
-
 function egressRules(policy: NetworkPolicy): string[] {
-  return policy.internet ? ["ip daddr @denied goto refuse", "goto leave"] : ["goto refuse"];
+  if (!policy.internet) return ["goto refuse"];
+  // Not as a set: while a table is replaced, a new one can be seen empty.
+  return [...NEVER_REACHABLE.map((net) => `ip daddr ${net} goto refuse`), "goto leave"];
 }
 
 /** How long the host remembers an idle TCP flow of a sandbox: RFC 5382's least. The kernel's own five days would let the flows of
  *  sandboxes that were killed pile up. */
 const IDLE_TCP_S = 7440;
 
-/** The server's table in the host's namespace. */
+/** The server's table in the host's namespace, as `nft -f` replaces it. */
 export function hostRules(server: ServerNetwork): string {
   const fromSlots = `iifname "${server.prefix}h*"`;
   const toSlots = `oifname "${server.prefix}h*"`;
@@ -136,9 +130,8 @@ export function hostRules(server: ServerNetwork): string {
   // `to_host` comes after it: a transparent proxy's redirect is the host as well.
   // `from_host`: what has been restored answers for a moment before it knows whose it is, and has whatever token it was captured
   // with. The edge and aenvd are root's; a reply without a socket has no user, and passes.
-  return replaceTable(
-    server.prefix,
-    `${DENIED_SET}
+  return `${dropTable(server.prefix)}table inet ${server.prefix} {
+  ${DENIED_SET}
   ${REFUSE_CHAIN}
   ct timeout slot_tcp {
     protocol tcp
@@ -162,6 +155,7 @@ export function hostRules(server: ServerNetwork): string {
   }
   chain through_host {
     type filter hook forward priority filter; policy accept;
+    ${fromSlots} ip daddr 169.254.0.0/16 goto refuse
     ${fromSlots} ip daddr @denied goto refuse
     ${toSlots} ${unasked} drop
     ${fromSlots} tcp flags syn tcp option maxseg size set rt mtu
@@ -170,17 +164,14 @@ export function hostRules(server: ServerNetwork): string {
   chain translate_out {
     type nat hook postrouting priority srcnat; policy accept;
     ip saddr ${server.block} ip saddr != ${server.gateway} oifname != "${server.prefix}h*" masquerade
-  }`,
-  );
+  }
+}
+`;
 }
 
 /** Removes the server's table, also when it is not there. */
 export function removeHostRules(server: ServerNetwork): string {
   return dropTable(server.prefix);
-}
-
-function replaceTable(name: string, body: string): string {
-  return `${dropTable(name)}table inet ${name} {\n  ${body}\n}\n`;
 }
 
 /** Naming a table makes it, so the delete that follows always has one to delete. */

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setTimeout as delay } from "node:timers/promises";
 import { errorKind, type NetworkPolicy } from "#domain";
 import { silentLogger } from "#lib/log";
 import { serverNetwork } from "./addresses.ts";
@@ -12,10 +13,13 @@ class FakeWiring implements Wiring {
   readonly mtuBytes = 1500;
   readonly there = new Map<number, NetworkPolicy>();
   readonly made: number[] = [];
+  readonly renewals: (readonly [removed: readonly number[], made: readonly number[]])[] = [];
   hostReady = false;
   atOnce = 0;
   mostAtOnce = 0;
   failing: "make" | "remove" | "setPolicy" | undefined;
+  unmakeable: number | undefined;
+  unremovable: number | undefined;
 
   async prepareHost(): Promise<void> {
     this.hostReady = true;
@@ -23,20 +27,22 @@ class FakeWiring implements Wiring {
   async clearHost(): Promise<void> {
     this.hostReady = false;
   }
-  async make(index: number): Promise<void> {
-    await this.#work("make", () => {
-      assert.ok(this.hostReady && !this.there.has(index));
-      this.there.set(index, { internet: true });
-      this.made.push(index);
-    });
-  }
-  async remove(indexes: readonly number[]): Promise<void> {
-    await this.#work("remove", () => {
-      for (const index of indexes) this.there.delete(index);
+  async renew(removed: readonly number[], made: readonly number[]): Promise<void> {
+    const does = [...(removed.length > 0 ? ["remove"] : []), ...(made.length > 0 ? ["make"] : [])];
+    await this.#work(does, () => {
+      if (this.unmakeable !== undefined && made.includes(this.unmakeable)) throw new Error("the name is taken");
+      if (this.unremovable !== undefined && removed.includes(this.unremovable)) throw new Error("it is busy");
+      this.renewals.push([removed, made]);
+      for (const index of removed) this.there.delete(index);
+      for (const index of made) {
+        assert.ok(this.hostReady && !this.there.has(index));
+        this.there.set(index, { internet: true });
+        this.made.push(index);
+      }
     });
   }
   async setPolicy(index: number, policy: NetworkPolicy): Promise<void> {
-    await this.#work("setPolicy", () => this.there.set(index, policy));
+    await this.#work(["setPolicy"], () => this.there.set(index, policy));
   }
   async adopt(index: number, policy: NetworkPolicy): Promise<void> {
     await this.setPolicy(index, policy);
@@ -44,12 +50,12 @@ class FakeWiring implements Wiring {
   async inspect(): Promise<ReadonlyMap<number, "whole" | "broken">> {
     return new Map([...this.there.keys()].map((index) => [index, index === 9 ? "broken" : "whole"]));
   }
-  async #work(name: "make" | "remove" | "setPolicy", work: () => void): Promise<void> {
+  async #work(does: readonly string[], work: () => void): Promise<void> {
     this.atOnce += 1;
     this.mostAtOnce = Math.max(this.mostAtOnce, this.atOnce);
     await new Promise(setImmediate);
     this.atOnce -= 1;
-    if (this.failing === name) throw new Error(`${name} fails`);
+    if (this.failing !== undefined && does.includes(this.failing)) throw new Error(`${this.failing} fails`);
     work();
   }
 }
@@ -135,6 +141,124 @@ test("a slot given back is made anew before anyone gets it, and others come firs
 
   await pool.release(first);
   await assert.rejects(pool.acquire(OPEN), "a late second release took the slot from its new holder");
+  await pool.close();
+});
+
+test("what nobody waits for is done for several slots at once; after a failure for one at a time", async () => {
+  const { pool, wiring } = await openPool(3, 8);
+  const slots = await Promise.all(Array.from({ length: 3 }, () => pool.acquire(OPEN)));
+  for (const slot of slots) await pool.release(slot);
+  wiring.renewals.length = 0;
+  await pool.settled();
+  assert.deepEqual(wiring.renewals, [
+    [
+      [0, 1, 2],
+      [3, 4, 5],
+    ],
+  ]);
+
+  // One that cannot be made, whoever has its name, keeps none of the others from it.
+  wiring.unmakeable = 6;
+  for (const slot of await Promise.all(Array.from({ length: 3 }, () => pool.acquire(OPEN)))) await pool.release(slot);
+  await pool.settled();
+  assert.equal(pool.stats().ready, 0);
+  while (pool.stats().ready < 3) await delay(10);
+  await pool.close();
+});
+
+test("who waits has a slot made alone, whatever is under way", async () => {
+  const { pool, wiring } = await openPool(2, 8);
+  const used = [await pool.acquire(OPEN), await pool.acquire(OPEN)];
+  for (const slot of used) await pool.release(slot);
+  wiring.renewals.length = 0;
+  const settling = pool.settled();
+  const slots = await Promise.all(Array.from({ length: 3 }, () => pool.acquire(OPEN)));
+  await settling;
+  const [alone, batch] = wiring.renewals.slice(0, 2).sort(([, made], [, others]) => made.length - others.length);
+  assert.deepEqual(alone, [[], [4]]);
+  assert.deepEqual(batch, [
+    [0, 1],
+    [2, 3],
+  ]);
+  assert.equal(new Set(slots.map(({ index }) => index)).size, 3);
+  assert.equal(wiring.mostAtOnce, 2);
+  await pool.close();
+});
+
+test("while sandboxes start the stock is not filled, unless it runs low, and not for ever", async (t) => {
+  const wiring = new FakeWiring();
+  let isBusy = true;
+  const pool = new SlotPool({
+    wiring,
+    server: serverNetwork(2),
+    log: silentLogger,
+    ready: 4,
+    max: 16,
+    isBusy: () => isBusy,
+  });
+  await pool.recover([]);
+  await pool.settled();
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const readyAfter = async (ms: number): Promise<number> => {
+    for (let passedMs = 0; passedMs < ms; passedMs += 500) {
+      t.mock.timers.tick(500);
+      for (let turn = 0; turn < 10; turn += 1) await new Promise(setImmediate);
+    }
+    return pool.stats().ready;
+  };
+  await pool.acquire(OPEN);
+  assert.equal(await readyAfter(1_500), 3);
+  isBusy = false;
+  assert.equal(await readyAfter(500), 4);
+
+  isBusy = true;
+  await pool.acquire(OPEN);
+  assert.equal(await readyAfter(1_500), 3);
+  assert.equal(await readyAfter(1_000), 4);
+
+  for (let taken = 0; taken < 3; taken += 1) await pool.acquire(OPEN);
+  assert.equal(await readyAfter(500), 4);
+  await pool.close();
+});
+
+test("one that cannot be removed holds up nobody: not who waits, and not the stock", async () => {
+  const { pool, wiring } = await openPool(2, 8);
+  const [stays, goes] = [await pool.acquire(OPEN), await pool.acquire(OPEN)];
+  wiring.unremovable = stays.index;
+  await pool.release(stays);
+  await pool.release(goes);
+  const waiting = Array.from({ length: 3 }, () => pool.acquire(OPEN));
+  const slots = await Promise.all(waiting);
+  assert.equal(new Set(slots.map(({ index }) => index)).size, 3);
+  await pool.settled();
+  while (pool.stats().ready < 2) await delay(10);
+  assert.ok(wiring.there.has(stays.index) && !wiring.there.has(goes.index));
+  wiring.unremovable = undefined;
+  await pool.close({ remove: true });
+  assert.deepEqual([...wiring.there.keys()].sort(), slots.map(({ index }) => index).sort());
+});
+
+test("nothing is done ahead in a slot that somebody holds by then", async () => {
+  const wiring = new FakeWiring();
+  const begun = Promise.withResolvers<void>();
+  const working = Promise.withResolvers<void>();
+  const prepared: number[] = [];
+  const companion: SlotCompanion = {
+    async prepare({ index }) {
+      prepared.push(index);
+      begun.resolve();
+      await working.promise;
+    },
+    async unprepare() {},
+  };
+  const pool = new SlotPool({ wiring, server: serverNetwork(2), log: silentLogger, ready: 4, max: 4, companion });
+  await pool.recover([]);
+  await begun.promise;
+  // All can be taken while the first of them is worked in.
+  await Promise.all(Array.from({ length: 4 }, () => pool.acquire(OPEN)));
+  working.resolve();
+  await pool.settled();
+  assert.equal(prepared.length, 1);
   await pool.close();
 });
 

@@ -25,12 +25,19 @@ export interface SlotPoolOptions {
   readonly max: number;
   /** Works in slots that nobody holds. */
   readonly companion?: SlotCompanion;
+  /** Whether sandboxes start just now. */
+  readonly isBusy?: () => boolean;
 }
 
-/** Set-ups and removals at a time; more only take the processor from the sandboxes. */
+/** Changes at a time; more only take the processor from the sandboxes. */
 const WIDTH = 2;
-/** How long the stock waits after a slot was taken from it: the processor belongs to the sandbox that starts now. */
+/** How many slots a change removes, and how many it makes, when nobody waits: half of what a slot costs is by the change. */
+const BATCH = 4;
+/** How long the work is put off after a slot was taken or given back: the processor belongs to the sandbox that starts now, and
+ *  what comes up meanwhile is done at once. */
 const COURTESY_MS = 500;
+/** While more of them start, and half of the stock is there, it is put off again, but not for longer than this. */
+const PATIENCE_MS = 2_000;
 const RETRY_MIN_MS = 500;
 const RETRY_MAX_MS = 30_000;
 
@@ -50,7 +57,14 @@ export class SlotPool implements Slots {
   readonly #held = new Map<number, Slot>();
   readonly #waiting: PromiseWithResolvers<Slot>[] = [];
   readonly #tasks = new Set<Promise<void>>();
+  /** Could not be removed, and are tried again after a while: nothing else waits for them. */
+  readonly #stuck: number[] = [];
+  #retry: NodeJS.Timeout | undefined;
   #making = 0;
+  /** Of those that are being made, how many for somebody who waits. A batch takes too long for that. */
+  #awaited = 0;
+  /** Changes that nobody waits for: one at a time, so that there is room for one that somebody waits for. */
+  #batches = 0;
   #state: "new" | "open" | "closed" = "new";
   #failures = 0;
   /** While set, only those who wait are served. */
@@ -79,6 +93,7 @@ export class SlotPool implements Slots {
     if (this.#held.get(slot.index) !== slot) return;
     this.#held.delete(slot.index);
     this.#used.push(slot.index);
+    this.#pauseFor(COURTESY_MS);
     this.#advance();
   }
 
@@ -98,7 +113,7 @@ export class SlotPool implements Slots {
     };
     await Promise.all(held.map((slot) => adopting.run(() => adopt(slot))));
     const leftovers = [...found.keys()].filter((index) => !this.#held.has(index));
-    await wiring.remove(leftovers);
+    await wiring.renew(leftovers, []);
     for (let index = 0; index < max; index += 1) if (!this.#held.has(index)) this.#unmade.push(index);
     this.#state = "open";
     this.#advance();
@@ -124,9 +139,11 @@ export class SlotPool implements Slots {
     for (const waiting of this.#waiting.splice(0)) waiting.reject(closedError());
     await this.settled();
     const { wiring, companion } = this.#options;
-    const leaving = [...this.#used.splice(0), ...(options.remove ? this.#ready.splice(0) : [])];
+    clearTimeout(this.#retry);
+    const unremoved = [...this.#used.splice(0), ...this.#stuck.splice(0)];
+    const leaving = [...unremoved, ...(options.remove ? this.#ready.splice(0) : [])];
     for (const index of leaving) await companion?.unprepare(this.#slot(index));
-    await wiring.remove(leaving);
+    await wiring.renew(leaving, []);
     if (options.remove && this.#held.size === 0) await wiring.clearHost();
   }
 
@@ -163,41 +180,71 @@ export class SlotPool implements Slots {
     }
   }
 
-  /** Those who wait come first, then removals, then the stock; during a pause the latter two rest. */
+  /** Those who wait come first, one by one, then removals and the stock, together; during a pause the latter two rest. After a
+   *  failure it is one slot a time, so that one that cannot be made or removed keeps none of the others from it. */
   #next(): Promise<void> | undefined {
     if (this.#state !== "open") return undefined;
-    if (this.#waiting.length > this.#making) {
+    if (this.#waiting.length > this.#awaited) {
       const index = this.#unmade.shift();
-      if (index !== undefined) return this.#make(index);
+      if (index !== undefined) return this.#makeAwaited(index);
     }
-    if (this.#pause !== undefined && this.#waiting.length === 0) return undefined;
-    const used = this.#used.shift();
-    if (used !== undefined) return this.#remove(used);
-    if (this.#ready.length + this.#making >= this.#options.ready) return undefined;
-    const index = this.#unmade.shift();
-    return index === undefined ? undefined : this.#make(index);
+    const areWaiting = this.#waiting.length > 0;
+    if (!areWaiting && (this.#pause !== undefined || this.#batches > 0)) return undefined;
+    const most = areWaiting || this.#failures > 0 ? 1 : BATCH;
+    const removed = this.#used.splice(0, most);
+    const missing = this.#options.ready - this.#ready.length - this.#making;
+    const isAlone = most === 1 && removed.length > 0;
+    const made = isAlone ? [] : this.#unmade.splice(0, Math.min(most, Math.max(0, missing)));
+    return removed.length + made.length === 0 ? undefined : this.#renewBatch(removed, made);
   }
 
-  async #make(index: number): Promise<void> {
-    this.#making += 1;
-    let made = false;
+  async #makeAwaited(index: number): Promise<void> {
+    this.#awaited += 1;
+    await this.#renew([], [index], () => {
+      this.#awaited -= 1;
+    });
+  }
+
+  /** To its very end, what is done ahead included: two at once would leave no room for who waits. */
+  async #renewBatch(removed: readonly number[], made: readonly number[]): Promise<void> {
+    this.#batches += 1;
     try {
-      await this.#options.wiring.make(index);
-      this.#failures = 0;
-      const waiting = this.#waiting.shift();
-      if (waiting !== undefined) {
-        waiting.resolve(this.#hold(index));
-        return;
-      }
-      // It can be taken from now on, and is as good without what is done ahead.
-      this.#ready.push(index);
-      made = true;
-    } catch (error) {
-      this.#failed(index, error);
+      await this.#renew(removed, made, () => {});
     } finally {
-      this.#making -= 1;
+      this.#batches -= 1;
     }
-    if (made) await this.#prepare(index);
+  }
+
+  async #renew(removed: readonly number[], made: readonly number[], onChanged: () => void): Promise<void> {
+    const { wiring, companion } = this.#options;
+    this.#making += made.length;
+    let failure: { readonly cause: unknown } | undefined;
+    try {
+      for (const index of removed) await companion?.unprepare(this.#slot(index));
+      await wiring.renew(removed, made);
+    } catch (cause) {
+      failure = { cause };
+    }
+    this.#making -= made.length;
+    onChanged();
+    if (failure !== undefined) {
+      if (removed.length === 1 && made.length === 0) this.#setAside(removed, failure.cause);
+      else this.#failed([...removed, ...made], failure.cause);
+      return;
+    }
+    if (made.length > 0) this.#failures = 0;
+    this.#unmade.push(...removed);
+    const stocked = made.filter((index) => !this.#giveToWaiting(index));
+    // They can be taken from now on, and are as good without what is done ahead.
+    this.#ready.push(...stocked);
+    // Whoever holds one by now works in it.
+    for (const index of stocked) if (this.#ready.includes(index)) await this.#prepare(index);
+  }
+
+  #giveToWaiting(index: number): boolean {
+    const waiting = this.#waiting.shift();
+    waiting?.resolve(this.#hold(index));
+    return waiting !== undefined;
   }
 
   /** A slot is as good without: its machine then takes longer to start. */
@@ -209,33 +256,45 @@ export class SlotPool implements Slots {
     }
   }
 
-  async #remove(index: number): Promise<void> {
-    try {
-      await this.#options.companion?.unprepare(this.#slot(index));
-      await this.#options.wiring.remove([index]);
-      this.#unmade.push(index);
-    } catch (error) {
-      this.#failed(index, error);
-    }
+  /** What is left of the slots is removed before they are tried again. */
+  #failed(indexes: readonly number[], cause: unknown): void {
+    const delayMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** this.#failures);
+    this.#failures += 1;
+    this.#used.push(...indexes);
+    const named = indexes.length === 1 ? { slot: indexes[0] ?? 0 } : { count: indexes.length };
+    if (this.#tell(cause)) return;
+    this.#options.log.warn("cannot set up or remove network slots", { ...named, error: cause });
+    if (this.#state === "open") this.#pauseFor(delayMs);
   }
 
-  /** The error goes to whoever waits, else to the log; what is left of the slot is removed before it is tried again. */
-  #failed(index: number, cause: unknown): void {
-    this.#used.push(index);
-    const waiting = this.#waiting.shift();
-    if (waiting !== undefined) {
-      waiting.reject(new AenvError("unavailable", `cannot set up network slot ${index}`, { cause }));
-      return;
-    }
-    this.#options.log.warn("cannot set up or remove a network slot", { slot: index, error: cause });
-    if (this.#state !== "open") return;
-    this.#pauseFor(Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** this.#failures));
-    this.#failures += 1;
+  #setAside(removed: readonly number[], cause: unknown): void {
+    this.#stuck.push(...removed);
+    this.#retry ??= setTimeout(() => {
+      this.#retry = undefined;
+      this.#used.push(...this.#stuck.splice(0));
+      this.#advance();
+    }, RETRY_MAX_MS);
+    this.#options.log.warn("cannot remove a network slot", { slot: removed[0] ?? 0, error: cause });
+    // Nothing else could come free.
+    if (this.#unmade.length + this.#used.length + this.#making === 0) this.#tell(cause);
+  }
+
+  /** Of a failure, to whoever waits for a slot that is not being made. */
+  #tell(cause: unknown): boolean {
+    const waiting = this.#waiting.length > this.#awaited ? this.#waiting.shift() : undefined;
+    waiting?.reject(new AenvError("unavailable", "cannot set up a network slot", { cause }));
+    return waiting !== undefined;
   }
 
   /** A pause under way is not prolonged: under steady load the stock is still filled. */
-  #pauseFor(delayMs: number): void {
-    this.#pause ??= setTimeout(() => this.#unpause(), delayMs);
+  #pauseFor(delayMs: number, patienceMs = PATIENCE_MS): void {
+    this.#pause ??= setTimeout(() => {
+      const { ready, isBusy } = this.#options;
+      const isLow = this.#ready.length < ready / 2;
+      if (isBusy?.() !== true || isLow || patienceMs <= 0) return this.#unpause();
+      this.#pause = undefined;
+      this.#pauseFor(COURTESY_MS, patienceMs - COURTESY_MS);
+    }, delayMs);
   }
 
   #unpause(): void {

@@ -5,8 +5,9 @@ import { AenvError, type NetworkPolicy } from "#domain";
 import { isMissing } from "#lib/files";
 import type { CommandRunner } from "#lib/run";
 import { type ServerNetwork, slotNetwork, slotOfName } from "./addresses.ts";
-import { edgeLines, hostLines, hostRouteLines, SANDBOX_LINES, slotLinkLines, unhostLines } from "./links.ts";
-import { DEFAULT_POLICY, edgeRules, egressUpdate, hostRules, removeHostRules } from "./policy.ts";
+import { adoptionPlan, removalPlan, sharedInterface, slotsPlan } from "./links.ts";
+import { applyPlan, compileRules, type SlotTools } from "./netslot.ts";
+import { DEFAULT_POLICY, edgeRules, hostRules, removeHostRules } from "./policy.ts";
 
 /**
  * What the pool of slots asks of the operating system. Slots are named by index; every call may be repeated.
@@ -18,10 +19,9 @@ export interface Wiring {
   prepareHost(): Promise<void>;
   /** Undoes prepareHost. Leaves IPv4 forwarding on: others may rely on it by now. */
   clearHost(): Promise<void>;
-  /** Makes a slot of which nothing is there, with the default policy. On error parts may be left. */
-  make(index: number): Promise<void>;
-  /** Removes whatever there is of these slots. Processes still inside keep a network that leads nowhere. */
-  remove(indexes: readonly number[]): Promise<void>;
+  /** Removes whatever there is of some slots, then makes others of which nothing is there, with the default policy. Processes
+   *  still inside of those removed keep a network that leads nowhere. On error parts of any of them may be left. */
+  renew(removed: readonly number[], made: readonly number[]): Promise<void>;
   setPolicy(index: number, policy: NetworkPolicy): Promise<void>;
   /** Brings a slot's route and rules up to date under its sandbox. Precondition: the slot is whole. */
   adopt(index: number, policy: NetworkPolicy): Promise<void>;
@@ -39,14 +39,16 @@ export function netnsPath(name: string): string {
   return join(NETNS_DIR, name);
 }
 
-/** The real thing: `ip` and `nft`, five processes and about 30 ms to make a slot, one and about 15 ms to remove it. */
+/** The real thing: a process of `netslot` for each change, and `nft` for the host's rules. */
 export class NetnsWiring implements Wiring {
-  readonly #runner: CommandRunner;
+  readonly #tools: SlotTools;
   readonly #server: ServerNetwork;
+  /** Compiled rules of edges, by whether they let out. */
+  readonly #tables = new Map<boolean, Promise<string>>();
   readonly mtuBytes: number;
 
-  constructor(runner: CommandRunner, server: ServerNetwork) {
-    this.#runner = runner;
+  constructor(tools: SlotTools, server: ServerNetwork) {
+    this.#tools = tools;
     this.#server = server;
     this.mtuBytes = uplinkMtuBytes();
   }
@@ -54,59 +56,33 @@ export class NetnsWiring implements Wiring {
   async prepareHost(): Promise<void> {
     await enableForwarding();
     await this.#nft(hostRules(this.#server));
-    await this.#ip(hostLines(this.#server));
+    await applyPlan(this.#tools, { interfaces: [sharedInterface(this.#server)] });
   }
 
   async clearHost(): Promise<void> {
     await this.#nft(removeHostRules(this.#server));
-    // Each of the two may be gone already; the next one is to be removed all the same.
-    await this.#runner.run(["ip", "-force", "-batch", "-"], {
-      stdin: `${unhostLines(this.#server).join("\n")}\n`,
-      check: false,
-      timeoutMs: COMMAND_TIMEOUT_MS,
-    });
+    await applyPlan(this.#tools, { remove: { interfaces: [sharedInterface(this.#server)] } });
   }
 
-  async make(index: number): Promise<void> {
-    const slot = slotNetwork(this.#server, index);
-    const edge = netnsPath(slot.edgeNetns);
-    await this.#ip([
-      `netns add ${slot.sandboxNetns}`,
-      `netns add ${slot.edgeNetns}`,
-      ...slotLinkLines(this.#server, slot, this.mtuBytes),
-    ]);
-    // The rules are in place before any link of the edge is up.
-    await Promise.all([this.#nft(edgeRules(this.#server, slot, DEFAULT_POLICY), edge), this.#forwardInside(edge)]);
-    await Promise.all([
-      this.#ip(edgeLines(this.#server, slot), edge),
-      this.#ip(SANDBOX_LINES, netnsPath(slot.sandboxNetns)),
-    ]);
-  }
-
-  async remove(indexes: readonly number[]): Promise<void> {
-    const [namespaces, links] = await Promise.all([listNamespaces(), listLinks()]);
-    const lines = indexes.flatMap((index) => {
-      const slot = slotNetwork(this.#server, index);
-      // The link goes first and by name: the kernel takes down a namespace's own links some time later, and until then
-      // the name is taken on the host.
-      return [
-        ...(links.has(slot.hostLink) ? [`link del ${slot.hostLink}`] : []),
-        ...[slot.sandboxNetns, slot.edgeNetns]
-          .filter((name) => namespaces.has(name))
-          .map((name) => `netns del ${name}`),
-      ];
+  async renew(removed: readonly number[], made: readonly number[]): Promise<void> {
+    if (removed.length + made.length === 0) return;
+    const tables = made.length === 0 ? "" : await this.#compiled(DEFAULT_POLICY);
+    const slot = (index: number) => slotNetwork(this.#server, index);
+    await applyPlan(this.#tools, {
+      ...removalPlan(removed.map(slot)),
+      ...slotsPlan(this.#server, made.map(slot), this.mtuBytes, tables),
     });
-    if (lines.length > 0) await this.#ip(lines);
   }
 
   async setPolicy(index: number, policy: NetworkPolicy): Promise<void> {
-    await this.#nft(egressUpdate(policy), netnsPath(slotNetwork(this.#server, index).edgeNetns));
+    const tables = await this.#compiled(policy);
+    const { edgeNetns } = slotNetwork(this.#server, index);
+    await applyPlan(this.#tools, { rules: [{ namespaces: [edgeNetns], tables }] });
   }
 
   async adopt(index: number, policy: NetworkPolicy): Promise<void> {
-    const slot = slotNetwork(this.#server, index);
-    await this.#nft(edgeRules(this.#server, slot, policy), netnsPath(slot.edgeNetns));
-    await this.#ip(hostRouteLines(this.#server, slot));
+    const tables = await this.#compiled(policy);
+    await applyPlan(this.#tools, adoptionPlan(this.#server, slotNetwork(this.#server, index), tables));
   }
 
   async inspect(): Promise<ReadonlyMap<number, "whole" | "broken">> {
@@ -122,22 +98,18 @@ export class NetnsWiring implements Wiring {
     return found;
   }
 
-  async #ip(lines: readonly string[], path?: string): Promise<void> {
-    await this.#run(["ip", "-batch", "-"], `${lines.join("\n")}\n`, path);
+  async #nft(text: string): Promise<void> {
+    await this.#tools.runner.run(["nft", "-f", "-"], { stdin: text, timeoutMs: COMMAND_TIMEOUT_MS });
   }
 
-  async #nft(text: string, path?: string): Promise<void> {
-    await this.#run(["nft", "-f", "-"], text, path);
-  }
-
-  /** /proc/sys/net shows the namespace of the process that opens it, so this needs a process inside. */
-  async #forwardInside(path: string): Promise<void> {
-    await this.#run(["tee", IP_FORWARD], "1\n", path);
-  }
-
-  async #run(argv: readonly string[], stdin: string, path: string | undefined): Promise<void> {
-    const inside = path === undefined ? {} : { netnsPath: path };
-    await this.#runner.run(argv, { stdin, timeoutMs: COMMAND_TIMEOUT_MS, ...inside });
+  /** Once for each policy; again when it failed. */
+  async #compiled(policy: NetworkPolicy): Promise<string> {
+    const known = this.#tables.get(policy.internet);
+    if (known !== undefined) return await known;
+    const compiling = compileRules(this.#tools, edgeRules(this.#server, policy));
+    this.#tables.set(policy.internet, compiling);
+    compiling.catch(() => this.#tables.delete(policy.internet));
+    return await compiling;
   }
 }
 

@@ -57,18 +57,21 @@ export async function startNode(
   const paths = new NodePaths(config.dataDir);
   const keeper = connectKeeper(data.keeperSocket);
   const store = connectStore(data.blobdSocket);
+  const slotTools = { runner: keeper, netslotPath: join(config.binDir, "netslot") };
   const claim = await claimServer({
     dataDir: config.dataDir,
-    onStale: (network) => removeServerNetwork(keeper, network),
+    onStale: (network) => removeServerNetwork(slotTools, network),
   });
   const driver = await createDriver(config, { index: claim.index, keeper, diskFiles: store.files, logger, ...options });
+  const admission = new Semaphore(config.startsAtOnce);
   const slots = createSlots({
-    runner: keeper,
+    ...slotTools,
     server: claim.network,
     log: logger,
     ready: config.slotsReady,
     max: config.slotsMax,
     companion: driver,
+    isBusy: () => !admission.isIdle,
   });
   const routes = new Routes();
   const forwarder = await runningEdge(keeper);
@@ -81,7 +84,7 @@ export async function startNode(
     store,
     paths,
     routes,
-    admission: new Semaphore(config.startsAtOnce),
+    admission,
     departures: new Departures(),
     readyTimeoutMs: config.readyTimeoutMs,
   };

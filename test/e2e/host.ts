@@ -14,7 +14,7 @@ import { slotOfName } from "../../src/network/addresses.ts";
 import type { TestServer } from "./start.ts";
 
 /** How many slots a server keeps ready by default. */
-const SLOTS_READY = 4;
+const SLOTS_READY = 16;
 const SETTLE_MS = 20_000;
 
 /** What a server says it has, or what is there of it on the host: the two must be the same. Sorted ids. */

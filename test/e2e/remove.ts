@@ -1,11 +1,12 @@
-import { readdirSync, readFileSync, rmdirSync, rmSync } from "node:fs";
+import { readdirSync, rmdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { localRunner } from "#lib/spawn";
 import { claimServer, removeServerNetwork } from "#network";
 import type { Api } from "../../scripts/setup/api.ts";
 import { type DataDir, keeperProcess, processOf, SERVICES } from "../../scripts/setup/data-dir.ts";
 import { dataPaths } from "../../src/config.ts";
+import { unmountBelow } from "../host/machines/mounts.ts";
+import { slotTools } from "../host/network/tools.ts";
 import { removeSwapFiles } from "../host/swap-files.ts";
 
 /** Ends a server for good: its sandboxes, its processes, and everything it made on the host outside its data folder. */
@@ -22,21 +23,13 @@ export async function removeServer(data: DataDir, api: Api): Promise<void> {
     await sleep(100);
   }
   const claim = await claimServer({ dataDir: data.path, onStale: async () => {} });
-  await removeServerNetwork(localRunner(), claim.network);
+  await removeServerNetwork(slotTools(), claim.network);
   await removeSwapFiles(dataPaths(data.path).swap);
   await unmountBelow(data.path);
   removeCgroups(claim.index);
   await unmountBelow(join("/run/aenv", String(claim.index)));
   rmSync(join("/run/aenv", String(claim.index)), { recursive: true, force: true });
   await claim.release();
-}
-
-async function unmountBelow(path: string): Promise<void> {
-  const mounts = readFileSync("/proc/self/mountinfo", "utf8")
-    .split("\n")
-    .map((line) => line.split(" ")[4] ?? "")
-    .filter((point) => point === path || point.startsWith(`${path}/`));
-  for (const point of mounts.reverse()) await localRunner().run(["umount", point]);
 }
 
 function removeCgroups(index: number): void {

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Driver, MachineId, MachineNetwork, MachineSpec } from "#driver";
 import { silentLogger } from "#lib/log";
-import { localRunner, localWatcher } from "#lib/spawn";
+import { localWatcher } from "#lib/spawn";
 import {
   claimServer,
   createSlots,
@@ -14,36 +14,37 @@ import {
   type SlotCompanion,
   type SlotPool,
 } from "#network";
+import { slotTools } from "../network/tools.ts";
 
 const AGENT_PORT = 49983;
 const isV1 = existsSync("/sys/fs/cgroup/memory");
 
 /** A server's worth of host for machines under test: a folder, an index, slots, cgroups, an agent. */
 export class MachineHost implements AsyncDisposable {
-  readonly runner = localRunner();
+  readonly #tools = slotTools();
+  readonly runner = this.#tools.runner;
   readonly watcher = localWatcher();
   readonly dir: string;
   readonly cgroupParent: string;
   readonly stateDir: string;
   readonly claim: ServerClaim;
   readonly #slots: SlotPool;
-  readonly #addresses = new Map<MachineId, string>();
-  readonly #held: Slot[] = [];
+  readonly #held = new Map<MachineId, Slot>();
+  /** Of machines that have ended. */
+  readonly #spare: Slot[] = [];
 
   private constructor(dir: string, claim: ServerClaim, companion: SlotCompanion) {
     this.dir = dir;
     this.claim = claim;
     this.cgroupParent = `/aenv/${claim.index}`;
     this.stateDir = `/run/aenv/${claim.index}`;
-    const { runner } = this;
-    this.#slots = createSlots({ runner, server: claim.network, log: silentLogger, ready: 1, companion });
+    this.#slots = createSlots({ ...this.#tools, server: claim.network, log: silentLogger, ready: 1, companion });
   }
 
   /** `companion`: of the slots, as the driver under test would be; it may be given later. */
   static async open(kind: string, companion: SlotCompanion): Promise<MachineHost> {
     const dir = await mkdtemp(join(tmpdir(), `aenv-${kind}-`));
-    const runner = localRunner();
-    const claim = await claimServer({ dataDir: dir, onStale: (network) => removeServerNetwork(runner, network) });
+    const claim = await claimServer({ dataDir: dir, onStale: (network) => removeServerNetwork(slotTools(), network) });
     const host = new MachineHost(dir, claim, companion);
     mkdirSync(host.agentDir);
     copyFileSync(join(fromEnvironment("AENV_TEST_BIN_DIR"), "envd"), join(host.agentDir, "envd"));
@@ -60,16 +61,23 @@ export class MachineHost implements AsyncDisposable {
   }
 
   async network(id: MachineId): Promise<MachineNetwork> {
-    const slot = await this.#slots.acquire({ internet: false });
-    this.#held.push(slot);
-    this.#addresses.set(id, `${slot.hostAddress}:${AGENT_PORT}`);
+    const slot = this.#spare.pop() ?? (await this.#slots.acquire({ internet: false }));
+    this.#held.set(id, slot);
     return slot;
   }
 
+  /** Lets another machine have the network of one that has ended and has left it as it was. */
+  reuse(id: MachineId): void {
+    const slot = this.#held.get(id);
+    if (slot === undefined) return;
+    this.#held.delete(id);
+    this.#spare.push(slot);
+  }
+
   agentAddress({ id }: MachineSpec): string {
-    const address = this.#addresses.get(id);
-    if (address === undefined) throw new Error(`${id} is no machine of this test`);
-    return address;
+    const slot = this.#held.get(id);
+    if (slot === undefined) throw new Error(`${id} is no machine of this test`);
+    return `${slot.hostAddress}:${AGENT_PORT}`;
   }
 
   /** The machine's groups, in all hierarchies that limit something. */
@@ -82,7 +90,7 @@ export class MachineHost implements AsyncDisposable {
   async close(driver?: Driver): Promise<void> {
     for (const id of (await driver?.leftovers()) ?? []) await driver?.destroy(id);
     this.watcher.close();
-    for (const slot of this.#held) await this.#slots.release(slot);
+    for (const slot of [...this.#held.values(), ...this.#spare]) await this.#slots.release(slot);
     await this.#slots.close({ remove: true });
     await this.claim.release();
     await rm(this.dir, { recursive: true });

@@ -9,7 +9,6 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { after, before, test } from "node:test";
 import { silentLogger } from "#lib/log";
-import { localRunner } from "#lib/spawn";
 import {
   claimServer,
   createSlots,
@@ -24,6 +23,7 @@ import {
 } from "#network";
 import { FLOWS_MAX } from "../../../src/network/policy.ts";
 import { probe, type Target } from "./peer.ts";
+import { slotTools } from "./tools.ts";
 
 /** Run by `../network.test.ts`, in the namespace that plays the host. */
 const internetNetns = process.env.AENV_TEST_INTERNET_NETNS ?? "";
@@ -40,7 +40,8 @@ const NOBODY = 65_534;
 const OPEN = { internet: true };
 const SHUT = { internet: false };
 
-const runner = localRunner();
+const tools = slotTools();
+const { runner } = tools;
 const peerProgram = join(import.meta.dirname, "peer.ts");
 const children: ChildProcess[] = [];
 const folders: string[] = [];
@@ -145,8 +146,8 @@ before(async () => {
   await once(control, "listening");
   control.unref();
 
-  claim = await claimServer({ dataDir: temporaryFolder(), onStale: (gone) => removeServerNetwork(runner, gone) });
-  slots = createSlots({ runner, server: claim.network, log: silentLogger, ready: 2, max: 3 });
+  claim = await claimServer({ dataDir: temporaryFolder(), onStale: (gone) => removeServerNetwork(tools, gone) });
+  slots = createSlots({ ...tools, server: claim.network, log: silentLogger, ready: 2, max: 3 });
   await slots.recover([]);
   await slots.settled();
 });
@@ -154,7 +155,7 @@ before(async () => {
 after(async () => {
   for (const child of children) child.kill("SIGKILL");
   await slots.close();
-  await removeServerNetwork(runner, claim.network);
+  await removeServerNetwork(tools, claim.network);
   await claim.release();
   for (const folder of folders) rmSync(folder, { recursive: true, force: true });
 });
@@ -363,7 +364,7 @@ test("a new server takes up held slots, their connections and policy go on, and 
   await once(connection, "data");
   await slots.close();
 
-  slots = createSlots({ runner, server: claim.network, log: silentLogger, ready: 0, max: 3 });
+  slots = createSlots({ ...tools, server: claim.network, log: silentLogger, ready: 0, max: 3 });
   const [taken] = await slots.recover([{ index: kept.index, policy: SHUT }]);
   assert.deepEqual(taken, kept);
   assert.deepEqual(
@@ -382,7 +383,7 @@ test("a new server takes up held slots, their connections and policy go on, and 
 
 test("warm slots are handed out in less than a millisecond", async (t) => {
   await slots.close();
-  slots = createSlots({ runner, server: claim.network, log: silentLogger, ready: 8, max: 16 });
+  slots = createSlots({ ...tools, server: claim.network, log: silentLogger, ready: 8, max: 16 });
   const startMs = performance.now();
   await slots.recover([]);
   await slots.settled();
@@ -415,7 +416,7 @@ test("closing with remove leaves nothing; so does taking over a claim whose fold
   await slots.close({ remove: true });
   assert.deepEqual(traces(), []);
 
-  const gone = createSlots({ runner, server: claim.network, log: silentLogger, ready: 2, max: 3 });
+  const gone = createSlots({ ...tools, server: claim.network, log: silentLogger, ready: 2, max: 3 });
   await gone.recover([]);
   await gone.acquire(OPEN);
   await gone.settled();
@@ -430,7 +431,7 @@ test("closing with remove leaves nothing; so does taking over a claim whose fold
   }
   const dataDir = join(temporaryFolder(), "next");
   mkdirSync(dataDir);
-  const next = await claimServer({ dataDir, claimsDir, onStale: (gone) => removeServerNetwork(runner, gone) });
+  const next = await claimServer({ dataDir, claimsDir, onStale: (gone) => removeServerNetwork(tools, gone) });
   assert.equal(next.index, claim.index);
   assert.match(readFileSync(join(claimsDir, String(next.index)), "utf8"), /next/);
   assert.deepEqual(traces(), []);
