@@ -15,8 +15,9 @@ const IDENTITY: GuestIdentity = {
   initKey: "new",
 };
 
-test("an init that is said again tells the same generation, another start or another key another one", async () => {
-  const told: { readonly generation: number; readonly generationId: string }[] = [];
+/** What an agent that knows the key "new" is told meanwhile. */
+async function toldTo(tell: (guest: Guest) => Promise<void>): Promise<readonly Readonly<Record<string, unknown>>[]> {
+  const told: Readonly<Record<string, unknown>>[] = [];
   const server = createServer(async (request, response) => {
     told.push((await json(request)) as (typeof told)[number]);
     response.writeHead(request.headers["x-init-key"] === "new" ? 204 : 401).end();
@@ -24,20 +25,37 @@ test("an init that is said again tells the same generation, another start or ano
   await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
   const guest = new Guest(ADDRESS);
   try {
-    await guest.init(IDENTITY, "captured");
-    await guest.init(IDENTITY, "new");
-    await guest.init({ ...IDENTITY, generation: 4 }, "new");
-    await guest.init({ ...IDENTITY, sandboxId: "i2" }, "new");
+    await tell(guest);
   } finally {
     guest.close();
     server.close();
   }
+  return told;
+}
+
+test("an init that is said again tells the same generation, another start or another key another one", async () => {
+  const told = await toldTo(async (guest) => {
+    await guest.init(IDENTITY, "captured");
+    await guest.init(IDENTITY, "new");
+    await guest.init({ ...IDENTITY, generation: 4 }, "new");
+    await guest.init({ ...IDENTITY, sandboxId: "i2" }, "new");
+  });
   assert.deepEqual(
     told.map(({ generation }) => generation),
     [3, 3, 3, 4, 3],
   );
-  const ids = told.map(({ generationId }) => generationId);
+  const ids = told.map(({ generationId }) => String(generationId));
   for (const id of ids) assert.match(id, /^[0-9a-f]{32}$/);
   assert.deepEqual(ids.slice(1, 3), [ids[0], ids[0]]);
   assert.equal(new Set(ids).size, 3);
+});
+
+test("a command is rehearsed before anybody waits, with a token that nobody has", async () => {
+  const [ahead, born] = await toldTo(async (guest) => {
+    await guest.prepare(IDENTITY, "new");
+    await guest.init({ ...IDENTITY, accessToken: "owner's" }, "new");
+  });
+  assert.deepEqual([ahead?.rehearse, born?.rehearse], [true, undefined]);
+  assert.match(String(ahead?.accessToken), /^.{20,}$/);
+  assert.equal(born?.accessToken, "owner's");
 });

@@ -95,7 +95,7 @@ export class Guest {
     future: Pick<GuestIdentity, "sandboxId" | "templateId" | "hostname" | "defaultUser" | "initKey">,
     currentKey: string | undefined,
   ): Promise<void> {
-    await this.#init({ ...future, accessToken: newToken() }, currentKey, INIT_TIMEOUT_MS);
+    await this.#init({ ...future, accessToken: newToken(), rehearse: true }, currentKey, INIT_TIMEOUT_MS);
   }
 
   async #init(

@@ -41,8 +41,7 @@ func CheckMetadata(metadata map[string]string) error {
 // ReplaceMetadata makes a file's metadata exactly this. A file system without extended attributes has none, silently.
 func ReplaceMetadata(file *os.File, metadata map[string]string) error {
 	fd := int(file.Fd())
-	for key := range readMetadata(func(b []byte) (int, error) { return unix.Flistxattr(fd, b) },
-		func(name string, b []byte) (int, error) { return unix.Fgetxattr(fd, name, b) }) {
+	for key := range metadataOfFile(file) {
 		if _, kept := metadata[key]; !kept {
 			_ = unix.Fremovexattr(fd, metadataPrefix+key)
 		}

@@ -42,7 +42,8 @@ func moveAcross(source, destination string) error {
 	return os.RemoveAll(source)
 }
 
-// copyTree copies files, directories and links with owner, mode, time and what clients have said of files. Anything else cannot be moved this way.
+// copyTree copies files, directories and links with owner, mode, time and what clients have said of files. Anything else cannot be
+// moved this way.
 func copyTree(source, destination string) error {
 	info, err := os.Lstat(source)
 	if err != nil {

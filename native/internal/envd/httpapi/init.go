@@ -40,6 +40,8 @@ type initBody struct {
 	// same only in an init that is said again.
 	Generation   int    `json:"generation"`
 	GenerationID string `json:"generationId"`
+	// Rehearse: nobody waits for this machine yet, so what is slow for the first time is done now.
+	Rehearse bool `json:"rehearse"`
 }
 
 // timestamp is an RFC 3339 text or a number of milliseconds since 1970.
@@ -106,6 +108,9 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 	}
 	if body.Generation > 0 && body.GenerationID != before.GenerationID {
 		s.runHook(r.Context(), body)
+	}
+	if body.Rehearse {
+		s.Process.Rehearse(r.Context())
 	}
 	s.Log.Add(logbook.Info, agentLogger, "The agent is ready", logbook.Fields{"event_type": "agent_ready"})
 	w.WriteHeader(http.StatusNoContent)

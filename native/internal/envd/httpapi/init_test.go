@@ -8,8 +8,62 @@ import (
 	"testing"
 	"time"
 
+	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/process"
 )
+
+// An init that is said again replaces nothing: a program that watches the generation is not woken by what it knows.
+func TestAnInitThatIsSaidAgainLeavesTheGeneration(t *testing.T) {
+	b := newBench(t)
+	root := t.TempDir()
+	b.api.Guest = &guest.Guest{Root: root}
+	const body = `{"sandboxId":"i1","generation":%d,"generationId":%q,"initKey":"k"}`
+	file := func(generation int, id string) os.FileInfo {
+		t.Helper()
+		if got := b.init(fmt.Sprintf(body, generation, id), "X-Init-Key", "k"); got != 204 {
+			t.Fatal(got)
+		}
+		info, err := os.Stat(root + "/run/aenv/generation")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info
+	}
+	first := file(1, "bb")
+	if again := file(1, "bb"); !os.SameFile(first, again) {
+		t.Error("it was replaced by the same")
+	}
+	if next := file(2, "cc"); os.SameFile(first, next) {
+		t.Error("another generation was not told")
+	}
+}
+
+// An init that nobody waits for has a command started, of which the later owner of the machine finds nothing.
+func TestARehearsalLeavesOnlyThatTheAgentIsReady(t *testing.T) {
+	b := newBench(t)
+	before := lastPID(t)
+	if got := b.init(`{"sandboxId":"i1","initKey":"k","rehearse":true}`, "X-Init-Key", "k"); got != 204 {
+		t.Fatal(got)
+	}
+	if lastPID(t) == before {
+		t.Error("no process was started")
+	}
+	entries, _ := b.api.Log.Take(0, 1<<20)
+	if len(entries) != 1 || !strings.Contains(string(entries[0]), "The agent is ready") {
+		t.Errorf("the log has %s", entries)
+	}
+}
+
+// lastPID is the number that the kernel gave last.
+func lastPID(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(text))
+	return fields[len(fields)-1]
+}
 
 // The hook runs once for each start, before the answer, and what it does wrong is no error of the init.
 func TestTheHookRunsOnceForEachRestore(t *testing.T) {

@@ -67,7 +67,7 @@ func (s *Service) startHook(hook Hook, env map[string]string) (*process, error) 
 	if err != nil {
 		return nil, err
 	}
-	proc, err := s.launch(plan)
+	proc, err := s.launch(plan, s.Log)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	processpb "aenv/native/gen/process"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/logbook"
 	"aenv/native/internal/envd/users"
 )
 
@@ -118,8 +119,8 @@ func findCommand(name, searchPath string) (string, error) {
 	return "", connect.NewError(connect.CodeNotFound, fmt.Errorf("command '%s' not found in PATH (%s)", name, searchPath))
 }
 
-// launch starts the program and returns it with its output flowing. The error has a Connect code.
-func (s *Service) launch(p *plan) (*process, error) {
+// launch starts the program and returns it with its output flowing; book is told what it does. The error has a Connect code.
+func (s *Service) launch(p *plan, book *logbook.Book) (*process, error) {
 	proc := &process{exited: make(chan struct{}), expired: make(chan struct{})}
 	proc.hub = hub{patience: s.patience, crowded: s.table.trimHistories, history: history{total: &s.table.kept}}
 	wires, err := wire(p, proc)
@@ -146,7 +147,7 @@ func (s *Service) launch(p *plan) (*process, error) {
 		return nil, explainStart(err, p)
 	}
 	proc.info = &processpb.ProcessInfo{Config: p.request.Process, Pid: uint32(proc.pid), Tag: p.request.Tag}
-	proc.transcript = begin(s.Log, proc.pid, p)
+	proc.transcript = begin(book, proc.pid, p)
 	s.table.add(proc)
 	return proc, nil
 }

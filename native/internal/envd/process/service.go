@@ -68,7 +68,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 	if err != nil {
 		return err
 	}
-	proc, err := s.launch(plan)
+	proc, err := s.launch(plan, s.Log)
 	if err != nil {
 		return err
 	}

@@ -70,6 +70,13 @@ func (t *table) sweep(clock *runclock.Clock) {
 	}
 }
 
+// forget lets nobody find an ended process any more.
+func (t *table) forget(p *process) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.forgetLocked(p)
+}
+
 func (t *table) forgetLocked(p *process) {
 	if i := slices.Index(t.ended, p); i >= 0 {
 		t.ended = slices.Delete(t.ended, i, i+1)

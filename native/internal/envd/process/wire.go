@@ -84,7 +84,8 @@ func (w *wires) pipe(number int) (*os.File, error) {
 	}
 	w.opened = append(w.opened, child)
 	w.child[number] = child
-	err := unix.SetNonblock(own, true)
+	// A pipe end that was just made has no other flags to keep.
+	_, err := unix.FcntlInt(uintptr(own), unix.F_SETFL, unix.O_NONBLOCK)
 	file := os.NewFile(uintptr(own), "pipe")
 	w.own = append(w.own, file)
 	return file, err

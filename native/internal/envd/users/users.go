@@ -1,11 +1,13 @@
 // Package users reads the sandbox's user database.
 //
-// The files are read anew each time: programs in the sandbox add users whenever they like, and the image decides which
-// files exist at all. Everything is plain parsing of /etc/passwd and /etc/group, without libc.
+// Programs in the sandbox add users whenever they like, and the image decides which files exist at all, so each time it is
+// looked whether the files are still the ones that were read. Everything is plain parsing of /etc/passwd and /etc/group,
+// without libc.
 package users
 
 import (
 	"bufio"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +34,14 @@ type User struct {
 type Database struct {
 	// Root is the folder that holds etc/passwd and etc/group; empty is "/".
 	Root string
+	// kept is nil where the files are read anew each time.
+	kept *texts
+}
+
+// Kept returns a database that reads its files again only when they are others than before: every command looks up a user,
+// and reading a file costs several calls of a kernel that are dear in a sandbox.
+func Kept(root string) Database {
+	return Database{Root: root, kept: &texts{settledAfter: settledAfter}}
 }
 
 type passwdLine struct {
@@ -169,13 +179,20 @@ func (d Database) eachLine(name string, fields int, visit func([]string) bool) {
 	if root == "" {
 		root = "/"
 	}
-	// Whatever stands there, opening it does not wait.
-	file, err := os.OpenFile(filepath.Join(root, name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return
+	path := filepath.Join(root, name)
+	var text io.Reader
+	if kept, ok := d.kept.get(path); ok {
+		text = strings.NewReader(kept)
+	} else {
+		// Whatever stands there, opening it does not wait.
+		file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return
+		}
+		defer file.Close()
+		text = d.kept.read(path, file)
 	}
-	defer file.Close()
-	scanner := bufio.NewScanner(file)
+	scanner := bufio.NewScanner(text)
 	scanner.Buffer(nil, 1<<20)
 	for scanner.Scan() {
 		field := strings.Split(strings.TrimSpace(scanner.Text()), ":")

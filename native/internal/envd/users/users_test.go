@@ -6,6 +6,9 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func database(t *testing.T) Database {
@@ -76,4 +79,82 @@ func TestADatabaseThatIsAPipeIsEmpty(t *testing.T) {
 	if _, ok := (Database{Root: root}).Lookup("dev"); ok {
 		t.Fatal("found a user in a pipe")
 	}
+}
+
+// Each kind of change is seen by the very next look, also one that leaves the length and the time of the last writing.
+func TestKeptDatabaseSeesEveryChange(t *testing.T) {
+	d := Kept(database(t).Root)
+	d.kept.settledAfter = 0
+	passwd := filepath.Join(d.Root, "etc", "passwd")
+	line := func(uid string) string { return "dev:x:" + uid + ":1000::/home/dev:/bin/sh\n" }
+	// Until the file's stamps are others: that a change within one tick is not missed is what settledAfter is for.
+	write := func(text string, at time.Time) {
+		t.Helper()
+		before := stampsOf(t, passwd)
+		for stampsOf(t, passwd) == before {
+			if err := os.WriteFile(passwd, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(passwd, at, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	look := func(what string, want uint32, wantOK bool) {
+		t.Helper()
+		for range 2 {
+			if user, ok := d.Lookup("dev"); ok != wantOK || user.UID != want {
+				t.Fatalf("%s: dev is %d (%v), want %d (%v)", what, user.UID, ok, want, wantOK)
+			}
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	look("at first", 1000, true)
+	write(line("2000"), time.Now())
+	look("written", 2000, true)
+	write(line("3000"), old)
+	look("as long as before, time set back", 3000, true)
+	write(line("4000"), old)
+	look("as long and of the same time as before", 4000, true)
+	other := passwd + ".new"
+	if err := os.WriteFile(other, []byte(line("5000")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(other, passwd); err != nil {
+		t.Fatal(err)
+	}
+	look("replaced", 5000, true)
+	if err := os.Remove(passwd); err != nil {
+		t.Fatal(err)
+	}
+	look("removed", 0, false)
+	if err := syscall.Mkfifo(passwd, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	look("a pipe", 0, false)
+}
+
+func TestKeptDatabaseReadsASettledFileOnce(t *testing.T) {
+	d := Kept(database(t).Root)
+	passwd := filepath.Join(d.Root, "etc", "passwd")
+	if _, ok := d.Lookup("dev"); !ok || d.kept.byPath[passwd].content != "" {
+		t.Fatalf("what was just written is kept: %+v", d.kept.byPath)
+	}
+	d.kept.settledAfter = 0
+	if _, ok := d.Lookup("dev"); !ok || d.kept.byPath[passwd].content == "" {
+		t.Fatalf("a settled file is not kept: %+v", d.kept.byPath)
+	}
+	d.kept.byPath[passwd] = text{stampsOf(t, passwd), "kept:x:7:7::/:/bin/sh\n"}
+	if user, ok := d.Lookup("kept"); !ok || user.UID != 7 {
+		t.Fatalf("the kept text was not used: %+v, %v", user, ok)
+	}
+}
+
+func stampsOf(t *testing.T, path string) version {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Stat(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	return versionOf(&stat)
 }
