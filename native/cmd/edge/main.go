@@ -45,6 +45,7 @@ func main() {
 		os.Exit(2)
 	}
 	boundMemory()
+	boundProcessors()
 	if err := run(o, log); err != nil {
 		log.Error("the edge cannot go on", "error", err.Error())
 		os.Exit(1)

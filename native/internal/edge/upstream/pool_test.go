@@ -5,6 +5,8 @@ import (
 	"net"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // listening is a port that takes connections and says nothing.
@@ -77,6 +79,22 @@ func TestTheLimitHoldsForAllPoolsTogetherAndIdleConnectionsMakeRoom(t *testing.T
 	if limit.open.Load() != 0 || limit.idle.Load() != 0 || len(limit.pools) != 1 {
 		t.Errorf("%d open, %d idle, %d pools are left", limit.open.Load(), limit.idle.Load(), len(limit.pools))
 	}
+}
+
+func TestConnectionsIntoSandboxesAreNotPacedHoweverTheMachineIsSet(t *testing.T) {
+	pool := NewLimit(8).ToSandbox("127.0.0.1", nil)
+	defer pool.Retire()
+	conn := get(t, pool, listening(t))
+	control := ""
+	if err := conn.rawConn().Control(func(fd uintptr) {
+		control, _ = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if control != "reno" {
+		t.Errorf("congestion control is %q", control)
+	}
+	conn.Close()
 }
 
 func TestVisitorsOfAPortLeaveRoomForOthersAndForTheAgent(t *testing.T) {
