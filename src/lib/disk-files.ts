@@ -17,9 +17,10 @@ export interface DiskFiles {
    */
   copy(source: string, target: string): Promise<{ readonly shared: boolean; readonly copiedBytes: number }>;
   /**
-   * Writes the data of sparse layers over the target, first layer first; holes of a layer leave what is there. A layer has
-   * got its size before its data. Repeatable. Not on stable storage. Errors: conflict (sizes differ, or the file system of a
-   * layer is too coarse to tell 4 KiB of data from holes; nothing is written). After another error the target is of no use.
+   * Writes the data of sparse layers over the target, where several have some that of the last; where none has, what is there
+   * stays. A layer has got its size before its data. Repeatable. Not on stable storage. Errors: conflict (sizes differ, or the
+   * file system of a layer is too coarse to tell 4 KiB of data from holes; nothing is written). After another error the target
+   * is of no use.
    */
   applyLayers(layers: readonly string[], target: string): Promise<void>;
   /**

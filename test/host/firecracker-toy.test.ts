@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { closeSync, openSync, readFileSync, truncateSync, writeFileSync, writeSync } from "node:fs";
-import { readFile, rm } from "node:fs/promises";
+import { readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 import { MIB, type Resources } from "#domain";
@@ -85,6 +85,68 @@ describe("what the Firecracker driver does with memory and processes, toy guest"
     }
     const [, second] = taken;
     assert.equal(await countIn(second?.dir ?? ""), second?.count);
+  });
+
+  /** Captures a machine that runs until one more checkpoint has as many layers as there may be. */
+  const captureUntilLong = async (machine: Machine): Promise<void> => {
+    for (;;) {
+      const dir = newDir();
+      await machine.checkpoint(dir, { keepRunning: true });
+      if ((await layersOf(dir)).length === MAX_LAYERS - 1) return;
+    }
+  };
+  const checkpoint = async (machine: Machine): Promise<string> => {
+    const dir = newDir();
+    await machine.checkpoint(dir, { keepRunning: true });
+    return dir;
+  };
+
+  test("where a chain cannot be made shorter the next checkpoint is complete by itself", async () => {
+    const machine = await boot();
+    await captureUntilLong(machine);
+    const failing = bench.holdNext("applyLayers");
+    assert.equal((await layersOf(await checkpoint(machine))).length, MAX_LAYERS);
+    await failing.reached;
+    bench.failNext("applyLayers");
+    failing.fail();
+    assert.equal((await layersOf(await checkpoint(machine))).length, 1);
+    const { dir, count } = await capture(machine, 0);
+    await machine.stop();
+    assert.equal(await countIn(dir), count);
+  });
+
+  test("a machine that ends while its chain is made shorter ends at once, and leaves nothing", async () => {
+    const machine = await boot();
+    await captureUntilLong(machine);
+    const held = bench.holdNext("applyLayers");
+    const dir = await checkpoint(machine);
+    await held.reached;
+    const stopped = machine.stop();
+    await machine.exited;
+    held.goOn();
+    await stopped;
+    assert.deepEqual(await bench.driver.leftovers(), []);
+    await countIn(dir);
+  });
+
+  test("a server that is killed while it makes a chain shorter leaves one that the next one makes shorter", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await bench.driver.boot(spec);
+    await captureUntilLong(machine);
+    const lost = bench.holdNext("applyLayers");
+    await checkpoint(machine);
+    await lost.reached;
+    const driver = await bench.open();
+    const adopted = await driver.adopt(spec);
+    assert.ok(adopted !== undefined);
+    const layers = await layersOf(await checkpoint(adopted));
+    assert.equal(layers.length, 3);
+    const kept = await readdir(join(bench.driverDir, "machines", spec.id, "base"));
+    assert.deepEqual(kept.sort(), layers.toSorted());
+    const { dir, count } = await capture(adopted, 0);
+    lost.fail();
+    await adopted.stop();
+    assert.equal(await countIn(dir), count);
   });
 
   test("a chain goes on in what was restored from it", async () => {

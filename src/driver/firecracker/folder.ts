@@ -59,6 +59,18 @@ export class MachineFolder {
     await keep();
   }
 
+  /** Replaces the chain by what `shorten` makes of it beside its files. */
+  async shortenBase(shorten: (base: Chain) => Promise<string[]>): Promise<void> {
+    const base = this.readBase();
+    if (base === undefined) return;
+    // Whatever fails half-way, the next call looks.
+    this.#kept = undefined;
+    // What a server that was killed half-way has left.
+    const strays = new Set(await readdir(this.#baseDir)).difference(new Set(base.layers));
+    await together([...strays].map((name) => unlink(join(this.#baseDir, name))));
+    await this.writeBase({ dir: base.dir, layers: await shorten(base) });
+  }
+
   /** Does all of `writeBase` but the last step, which is returned: until then the next checkpoint does not know of the chain. */
   async stageBase({ dir, layers }: Chain): Promise<() => Promise<void>> {
     const kept = this.#kept ?? new Set(await readdir(this.#baseDir));

@@ -35,6 +35,8 @@ export class FirecrackerMachine extends ProcessMachine {
   readonly #api: FirecrackerApi;
   readonly #folder: MachineFolder;
   readonly #resources: Resources;
+  /** What the next checkpoint adds to is made shorter while nobody waits. Never rejects. */
+  #shortening: Promise<void> = Promise.resolve();
 
   /** Preconditions: the VM in this jail has been started, and is paused or not as `paused` says. */
   constructor(parts: Parts, { id, resources }: MachineSpec, { jail, folder }: Place, version: string, paused: boolean) {
@@ -64,6 +66,7 @@ export class FirecrackerMachine extends ProcessMachine {
       throw new CheckpointError(`cannot write a checkpoint of machine ${this.id} to ${dir}`, runs, { cause });
     }
     if (!options.keepRunning) await this.stop();
+    else if (!this.paused) this.#shortenLater();
     return report;
   }
 
@@ -71,13 +74,15 @@ export class FirecrackerMachine extends ProcessMachine {
     return this.#api.pause();
   }
 
-  protected resumeNow(): Promise<void> {
-    return this.#api.resume();
+  protected async resumeNow(): Promise<void> {
+    await this.#api.resume();
+    // Not while it stands still: most of those that do end that way.
+    this.#shortenLater();
   }
 
   protected async remove(): Promise<void> {
     this.#api.close();
-    await removeMachine(this.#parts, this.id);
+    await removeMachine(this.#parts, this.id, this.#shortening);
   }
 
   protected describeEnd(stats: CgroupStats | undefined): Omit<MachineExit, "atMs"> {
@@ -91,8 +96,7 @@ export class FirecrackerMachine extends ProcessMachine {
   /** `onCaptured`: nothing of what is still to be written can be changed by the machine any more. */
   async #write(dir: string, onCaptured: () => Promise<void>): Promise<CheckpointReport> {
     const { options, layers, jails } = this.#parts;
-    const tracked = options.kind === "kvm";
-    const base = tracked ? this.#folder.readBase() : undefined;
+    const base = options.kind === "kvm" ? await this.#shortBase() : undefined;
     const chain = base ?? { dir, layers: [] };
     const state = join(dir, STATE);
     // Firecracker forgets what was written as it writes it down: whatever comes between here and the end, the next
@@ -133,6 +137,31 @@ export class FirecrackerMachine extends ProcessMachine {
     return {};
   }
 
+  /** What the next checkpoint adds to, if there is anything. */
+  async #shortBase(): Promise<Chain | undefined> {
+    this.#shortenLater();
+    await this.#shortening;
+    const base = this.#folder.readBase();
+    // One that could not be made shorter is not added to: a complete checkpoint needs none of it.
+    return base !== undefined && this.#parts.layers.isLong(base) ? undefined : base;
+  }
+
+  /** Behind what of it is under way. */
+  #shortenLater(): void {
+    this.#shortening = this.#shortening.then(() => this.#shorten());
+  }
+
+  async #shorten(): Promise<void> {
+    const { layers, options } = this.#parts;
+    try {
+      const base = this.#folder.readBase();
+      if (base !== undefined && layers.isLong(base) && !this.isStopping)
+        await this.#folder.shortenBase((chain) => layers.shorten(chain));
+    } catch (error) {
+      options.logger.warn("a machine's memory on disk stays in many layers", { machineId: this.id, error });
+    }
+  }
+
   async #lendNew(path: string, name: string): Promise<Lent> {
     await writeFile(path, "", { flag: "wx", mode: 0o600 });
     return this.#parts.jails.lend(this.#jail, path, name);
@@ -159,7 +188,7 @@ export class FirecrackerMachine extends ProcessMachine {
   async #extend(chain: Chain, dir: string, added: string): Promise<() => Promise<void>> {
     const { options, processor } = this.#parts;
     const { memoryBytes } = this.#resources;
-    const layers = await this.#parts.layers.extend(chain, dir, added);
+    const layers = this.#parts.layers.extend(chain, added);
     await writeDescription(dir, { kind: options.kind, processor, memoryBytes, layers });
     return options.kind === "kvm" ? await this.#folder.stageBase({ dir, layers }) : async () => {};
   }

@@ -1,9 +1,10 @@
 import { renameSync } from "node:fs";
-import { chmod, link, mkdir, readdir, rename, rm, stat, unlink, utimes, writeFile } from "node:fs/promises";
+import { chmod, link, mkdir, open, readdir, rename, rm, stat, truncate, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { ByteRange, DiskFiles } from "#lib/disk-files";
 import { ignoreMissing, isMissing } from "#lib/files";
 import { Flights } from "#lib/flights";
+import { Semaphore } from "#lib/mutex";
 import { together } from "#lib/together";
 import { newName } from "./names.ts";
 
@@ -24,6 +25,7 @@ export class MemoryLayers {
   readonly #assembledDir: string;
   readonly #sharesBlocks: boolean;
   readonly #assembling = new Flights();
+  readonly #shortening = new Semaphore(1);
   #hasAssembled = false;
   /** By assembled file: how many are about to link it. */
   readonly #linking = new Map<string, number>();
@@ -67,13 +69,30 @@ export class MemoryLayers {
     return this.#toCopy(chain) === undefined ? this.#files.dataRanges(path) : this.#files.unsharedRanges(path);
   }
 
-  /** Returns the new chain's names, in order, after having made what `begin` linked shorter where it is too long. Looks at no
-   *  more than that, so that a snapshot may be written meanwhile. */
-  async extend(chain: Chain, dir: string, added: string): Promise<string[]> {
-    if (this.#toCopy(chain) !== undefined) return [added];
-    const { layers } = chain;
-    const kept = layers.length < MAX_LAYERS ? layers : await this.#merge(dir, layers);
-    return [...kept, added];
+  /** The new chain's names, in order, once a snapshot has been written into what `begin` has made. */
+  extend(chain: Chain, added: string): string[] {
+    return this.#toCopy(chain) === undefined ? [...chain.layers, added] : [added];
+  }
+
+  /** Whether a checkpoint that adds to this chain would have too long a one. */
+  isLong(chain: Chain): boolean {
+    return this.#toCopy(chain) === undefined && chain.layers.length >= MAX_LAYERS;
+  }
+
+  /** Puts one file beside a chain's that holds what all but the first do, on stable storage. Returns the shorter chain's names. */
+  shorten({ dir, layers: [first = "", ...others] }: Chain): Promise<string[]> {
+    // One at a time: they are as large as memories, and many copies of one machine come to this point together.
+    return this.#shortening.run(async () => {
+      const merged = layerName();
+      const path = join(dir, merged);
+      await this.#join(
+        others.map((name) => join(dir, name)),
+        path,
+      );
+      await using file = await open(path, "r");
+      await file.sync();
+      return [first, merged];
+    });
   }
 
   /** Links one file with all of a chain's memory as `target`: its only layer, or what is assembled of them, once for all who
@@ -137,22 +156,13 @@ export class MemoryLayers {
     await rename(temp, path);
   }
 
-  /** Replaces all layers but the first by one. */
-  async #merge(dir: string, [first = "", ...others]: readonly string[]): Promise<string[]> {
-    const merged = layerName();
-    await this.#join(
-      others.map((name) => join(dir, name)),
-      join(dir, merged),
-    );
-    await together(others.map((name) => unlink(join(dir, name))));
-    return [first, merged];
-  }
-
+  /** Makes one file of what these hold together, all of the memory's size. */
   async #join(sources: readonly string[], target: string): Promise<void> {
-    const [first = "", ...others] = sources;
+    const [first = ""] = sources;
     try {
-      await this.#files.copy(first, target);
-      await this.#files.applyLayers(others, target);
+      await writeFile(target, "", { flag: "wx", mode: 0o600 });
+      await truncate(target, (await stat(first)).size);
+      await this.#files.applyLayers(sources, target);
       await chmod(target, READABLE_BY_ALL);
     } catch (error) {
       await rm(target, { force: true });

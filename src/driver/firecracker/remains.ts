@@ -13,11 +13,17 @@ export function findLeftovers(parts: Parts): Promise<MachineId[]> {
   return readdir(machinesDir(parts));
 }
 
-/** Removes all that is left of a machine, its folder last: it says which jail is its own. Repeatable. */
-export async function removeMachine(parts: Parts, id: MachineId): Promise<void> {
+/** Removes all that is left of a machine, its folder last: it says which jail is its own. Repeatable. `writing`: in its folder,
+ *  until then. */
+export async function removeMachine(
+  parts: Parts,
+  id: MachineId,
+  writing: Promise<void> = Promise.resolve(),
+): Promise<void> {
   const folder = new MachineFolder(machinesDir(parts), id);
   const record = folder.read();
   if (record !== undefined) await parts.jails.remove(record.jail);
+  await writing;
   await folder.remove();
   // What is left of it is removed; a cache that could not be made smaller is no reason to say otherwise.
   await parts.layers.trim().catch((error: unknown) => {

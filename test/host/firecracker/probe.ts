@@ -21,7 +21,7 @@ async function reason(): Promise<string | undefined> {
   }
   const probe = join(AENV_TEST_BIN_DIR ?? "", "kvmprobe");
   const { stdout } = await promisify(execFile)(probe, { timeout: 10_000 }).catch((error) => ({
-    stdout: String(error.stdout ?? error),
+    stdout: String(error.stdout || error),
   }));
   // It interprets the toy's instructions where it does not run them.
   return /ran|emulated/.test(stdout) ? undefined : `/dev/kvm runs nothing: ${stdout.trim()}`;

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -16,9 +17,9 @@ import (
 // pageBytes is the unit in which machines change their memory and disks.
 const pageBytes = 4096
 
-// Apply writes the data of layers over target, first layer first, and returns how much that was. All are of one size
-// (fault.Conflict, as when a layer lies where pages of data cannot be told from holes; nothing is written then). After any
-// other error target is of no use. It is not synced.
+// Apply writes the data of layers over target and returns how much that was: where several have data, that of the last one,
+// and only that. All are of one size (fault.Conflict, as when a layer lies where pages of data cannot be told from holes;
+// nothing is written then). After any other error target is of no use. It is not synced.
 func Apply(ctx context.Context, layers []string, target string) (bytes int64, err error) {
 	defer func() {
 		if err != nil {
@@ -39,14 +40,41 @@ func Apply(ctx context.Context, layers []string, target string) (bytes int64, er
 	if err != nil {
 		return 0, err
 	}
-	for _, source := range sources {
-		count, err := CopyData(ctx, nil, dst, 0, source, 0, size)
-		if err != nil {
+	gaps := []extent{{0, size}}
+	for _, source := range slices.Backward(sources) {
+		var count int64
+		if gaps, count, err = fillGaps(ctx, dst, source, gaps); err != nil {
 			return 0, err
 		}
 		bytes += count
 	}
 	return bytes, nil
+}
+
+// fillGaps copies the data that source has in these gaps of target, which are in order. It returns the gaps that are left, and
+// how much was copied.
+func fillGaps(ctx context.Context, target, source *os.File, gaps []extent) (left []extent, bytes int64, err error) {
+	for _, gap := range gaps {
+		for at, end := gap.offset, gap.offset+gap.length; at < end; {
+			found, err := nextData(source, at, end)
+			if err != nil {
+				return nil, 0, err
+			}
+			if found.length == 0 {
+				left = append(left, extent{at, end - at})
+				break
+			}
+			if found.offset > at {
+				left = append(left, extent{at, found.offset - at})
+			}
+			if err := copyExtent(ctx, nil, target, found.offset, source, found); err != nil {
+				return nil, 0, err
+			}
+			bytes += found.length
+			at = found.offset + found.length
+		}
+	}
+	return left, bytes, nil
 }
 
 // openLayers opens and checks them all. Those that are open are returned with an error, too.

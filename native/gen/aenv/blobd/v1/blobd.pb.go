@@ -1445,7 +1445,7 @@ func (x *ApplyLayersRequest) GetTarget() string {
 
 type ApplyLayersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Data of all layers, without holes.
+	// Data that was written, without holes: where several layers have some, that of the last alone.
 	Bytes         uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

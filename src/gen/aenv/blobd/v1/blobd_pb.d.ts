@@ -634,7 +634,7 @@ export declare const ApplyLayersRequestSchema: GenMessage<ApplyLayersRequest>;
  */
 export declare type ApplyLayersResponse = Message<"aenv.blobd.v1.ApplyLayersResponse"> & {
   /**
-   * Data of all layers, without holes.
+   * Data that was written, without holes: where several layers have some, that of the last alone.
    *
    * @generated from field: uint64 bytes = 1;
    */
