@@ -10,8 +10,8 @@ import type { Snapshot, StartCommands } from "./template.ts";
  * sandbox they are carried out one at a time, in the order of arrival, and delete always wins.
  */
 export interface Node {
-  /** Restores a ready snapshot (or boots it, where it holds a disk alone) as a new sandbox and returns when its agent answers. The timeout counts from then.
-   *  Errors: not-found (snapshot not here), exhausted, unavailable. Nothing is left behind on error. */
+  /** Restores a ready snapshot (or boots it, where it holds a disk alone) as a new sandbox and returns when its agent answers. The
+   *  timeout counts from then. Errors: not-found (snapshot not here), exhausted, unavailable. Nothing is left behind on error. */
   create(spec: SandboxSpec, snapshot: Snapshot): Promise<Sandbox>;
 
   /** undefined: there is none. Killing ones are already gone. */

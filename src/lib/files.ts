@@ -70,3 +70,11 @@ export function isDiskFull(error: unknown): boolean {
 export function isMissing(error: unknown): boolean {
   return error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");
 }
+
+/** No such file of the kernel's, or what it spoke of, a process or a group, has just gone. */
+export function isGone(error: unknown): boolean {
+  return (
+    isMissing(error) ||
+    (error instanceof Error && "code" in error && (error.code === "ENODEV" || error.code === "ESRCH"))
+  );
+}

@@ -1,5 +1,5 @@
 import { readdirSync, readFileSync } from "node:fs";
-import { isMissing } from "./files.ts";
+import { isGone } from "./files.ts";
 
 /** Field 22 of /proc/PID/stat: with the pid it names a process for good. undefined: no such process. */
 export function startTicks(pid: number): bigint | undefined {
@@ -9,8 +9,7 @@ export function startTicks(pid: number): bigint | undefined {
   } catch {
     return undefined;
   }
-  // The command name (field 2) is in parentheses and may hold spaces and parentheses itself.
-  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+  const fields = fieldsAfterName(stat);
   if (fields[0] === "Z" || fields[0] === "X") return undefined;
   const ticks = fields[19];
   return ticks === undefined ? undefined : BigInt(ticks);
@@ -31,8 +30,14 @@ export function commandLine(pid: number): string[] {
 export function threadStates(pid: number): string[] {
   return (unlessGone(() => readdirSync(`/proc/${pid}/task`)) ?? []).flatMap((id) => {
     const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8"));
-    return stat === undefined ? [] : [stat.slice(stat.lastIndexOf(")") + 2).slice(0, 1)];
+    return stat === undefined ? [] : fieldsAfterName(stat).slice(0, 1);
   });
+}
+
+/** Those of a `stat` file from the third on. The command name, the second, is in parentheses and may hold spaces and parentheses
+ *  itself. */
+function fieldsAfterName(stat: string): string[] {
+  return stat.slice(stat.lastIndexOf(")") + 2).split(" ");
 }
 
 /** Anything else than that it has ended, such as a lack of descriptors, tells nothing of a process. */
@@ -40,7 +45,7 @@ function unlessGone<T>(read: () => T): T | undefined {
   try {
     return read();
   } catch (error) {
-    if (isMissing(error) || (error instanceof Error && "code" in error && error.code === "ESRCH")) return undefined;
+    if (isGone(error)) return undefined;
     throw error;
   }
 }

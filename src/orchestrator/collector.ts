@@ -1,7 +1,7 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import type { Telemetry } from "#telemetry";
+import { atMost } from "./at-most.ts";
 import { Background } from "./background.ts";
 import type { Entries } from "./entries.ts";
 import type { Entry, Incarnation } from "./entry.ts";
@@ -83,21 +83,14 @@ export class Collector {
   /** What a running sandbox has logged until now is on disk, unless its agent takes too long. Never rejects. */
   async refresh(entry: Entry): Promise<void> {
     if (entry.incarnation === undefined || entry.state !== "running") return;
-    await this.#atMost(ASKED_WAIT_MS, entry, entry.incarnation);
+    await atMost(ASKED_WAIT_MS, this.#fresh(entry, entry.incarnation));
   }
 
   /** As refresh, for the last time of this incarnation: nobody waits long for it. */
   async drain(entry: Entry, incarnation: Incarnation): Promise<void> {
     // One that stands still was asked before it was frozen.
     if (hasEnded(incarnation.machine) || entry.frozen === incarnation) return;
-    await this.#atMost(LAST_WAIT_MS, entry, incarnation);
-  }
-
-  async #atMost(waitMs: number, entry: Entry, incarnation: Incarnation): Promise<void> {
-    const over = new AbortController();
-    const wait = sleep(waitMs, undefined, { signal: over.signal }).catch(() => {});
-    await Promise.race([this.#fresh(entry, incarnation), wait]);
-    over.abort();
+    await atMost(LAST_WAIT_MS, this.#fresh(entry, incarnation));
   }
 
   #round(): void {

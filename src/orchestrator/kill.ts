@@ -1,5 +1,5 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import { fault } from "#lib/fault";
+import { atMost } from "./at-most.ts";
 import { removeCheckpoint } from "./checkpoints.ts";
 import { type Context, sandboxLease } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
@@ -38,7 +38,8 @@ export async function forget(context: Context, entry: Entry): Promise<void> {
   await endTelemetry(context, entry);
   await fault("kill.ended", entry.record.machineId);
   if (incarnation !== undefined) {
-    const unreached = reachedNoMore(context, revision);
+    // Until no edge sends anything there any more.
+    const unreached = atMost(EDGE_WAIT_MS, context.routes.settled(revision));
     using _ = onEnd(incarnation.machine, () => {
       if (entry.isEndRecorded && entry.leaving === undefined) void unreached.then(() => entry.die());
     });
@@ -60,14 +61,6 @@ export async function forget(context: Context, entry: Entry): Promise<void> {
   context.entries.remove(entry);
   // Nobody waits for that of others which goes for it.
   void context.background.run("removing old metrics and logs", () => context.telemetry.sweep());
-}
-
-/** Settles when no edge sends anything there any more, or one of them has said nothing for long. */
-async function reachedNoMore({ routes }: Context, revision: number): Promise<void> {
-  const over = new AbortController();
-  const long = sleep(EDGE_WAIT_MS, undefined, { signal: over.signal }).catch(() => {});
-  await Promise.race([routes.settled(revision), long]);
-  over.abort();
 }
 
 /** What cannot be moved aside now, the next start moves. */

@@ -1,4 +1,4 @@
-import type { FaultPoint } from "#lib/fault";
+import { FAULT_POINTS, type FaultPoint } from "#lib/fault";
 
 /** How the server is set. bare: nothing stands ready and nobody is frozen, so that an operation passes its own points alone. ready: as for
  *  everybody, with everything quicker: clones and copies stand ready, who is idle is frozen, and its memory goes to swap. */
@@ -21,7 +21,7 @@ interface Facts {
   readonly points: readonly FaultPoint[];
 }
 
-const LAUNCH = ["launch.prepared", "launch.started", "launch.answering", "launch.ready"] as const;
+export const LAUNCH = ["launch.prepared", "launch.started", "launch.answering", "launch.ready"] as const;
 const PAUSE = [
   "pause.recorded",
   "pause.frozen",
@@ -38,16 +38,10 @@ const FORKED = [
   "run.recorded",
   "fork.born",
 ] as const;
-const FORGET = ["kill.released", "kill.ended", "kill.forgotten"] as const;
+const FORGET = ["kill.released", "kill.forgotten"] as const;
 
 /** Those of a server that takes up what another one left. */
-export const RECOVERY = [
-  "recover.slots",
-  "recover.sandbox",
-  "recover.sandboxes",
-  "recover.machines",
-  "recover.done",
-] as const;
+export const RECOVERY = FAULT_POINTS.filter((point) => point.startsWith("recover."));
 
 /** What a round does to the server: through its API, but for `rest`, which comes by itself, and upgrades. */
 const FACTS = {
@@ -73,14 +67,14 @@ const FACTS = {
     subject: "running",
     after: "gone",
     spanMs: 80,
-    points: ["kill.recorded", "kill.stopped", ...FORGET],
+    points: ["kill.recorded", "kill.ended", "kill.stopped", ...FORGET],
   },
   "kill-paused": {
     under: "bare",
     subject: "paused",
     after: "gone",
     spanMs: 40,
-    points: ["kill.recorded", "kill.stopped", "checkpoint.undescribed", ...FORGET],
+    points: ["kill.recorded", "kill.ended", "kill.stopped", "checkpoint.undescribed", ...FORGET],
   },
   build: {
     under: "bare",
@@ -127,7 +121,15 @@ const FACTS = {
     subject: "kept",
     after: "gone",
     spanMs: 80,
-    points: ["kill.recorded", "copy.stopped", "copy.released", "kill.stopped", "checkpoint.undescribed", ...FORGET],
+    points: [
+      "kill.recorded",
+      "kill.ended",
+      "copy.stopped",
+      "copy.released",
+      "kill.stopped",
+      "checkpoint.undescribed",
+      ...FORGET,
+    ],
   },
   "fork-frozen": {
     under: "ready",

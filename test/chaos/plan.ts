@@ -1,7 +1,7 @@
 import type { FaultPoint } from "#lib/fault";
 import { seeded } from "#lib/seeded";
 import type { FaultOrder, MachineVictim, Victim } from "../../src/server/faults.ts";
-import { factsOf, OPERATIONS, type Operation, RECOVERY, type Setting } from "./operations.ts";
+import { factsOf, LAUNCH, OPERATIONS, type Operation, RECOVERY, type Setting } from "./operations.ts";
 
 /** One round: an operation, and what happens in the middle of it. */
 export interface Plan {
@@ -15,10 +15,7 @@ export interface Plan {
 /** Where a system call follows that a full disk fails. */
 const FAILS: ReadonlySet<FaultPoint> = new Set([
   "create.recorded",
-  "launch.prepared",
-  "launch.started",
-  "launch.answering",
-  "launch.ready",
+  ...LAUNCH,
   "run.recorded",
   "pause.recorded",
   "pause.frozen",
@@ -112,9 +109,9 @@ export const COVER: readonly Plan[] = [
   ...coverOf(READY),
 ];
 
-/** What CI has time for: all points are passed but those of swap, which needs a host without any, and aenvd dies at those here, once in each operation; at every one it does so in
- *  `src/orchestrator/crash.test.ts` and in the long run. Each of the others dies in the middle of something; of a machine what there
- *  is, and the runtime during a capture and during a restore. */
+/** What CI has time for: all points are passed but those of swap, which needs a host without any, and aenvd dies at those here, once
+ *  in each operation; at every one it does so in `src/orchestrator/crash.test.ts` and in the long run. Each of the others dies in
+ *  the middle of something; of a machine what there is, and the runtime during a capture and during a restore. */
 export const SHORT: readonly Plan[] = [
   ...diesIn("create", "launch.prepared", "run.recorded"),
   ...diesIn("pause", "pause.frozen", "pause.synced", "pause.paused"),

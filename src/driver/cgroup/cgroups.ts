@@ -1,7 +1,8 @@
 import { readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError, type Resources } from "#domain";
-import { isGone, readText, removeDir, subdirs } from "./files.ts";
+import { isGone } from "#lib/files";
+import { readText, removeDir, subdirs } from "./files.ts";
 import { type CgroupMemory, type CgroupStats, type CgroupVersion, CPU_PERIOD_USEC, type Limits } from "./limits.ts";
 import { V1Hierarchies } from "./v1.ts";
 import { V2Hierarchy } from "./v2.ts";

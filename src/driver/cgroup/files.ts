@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { rmdir } from "node:fs/promises";
-import { isMissing } from "#lib/files";
+import { isGone, isMissing } from "#lib/files";
 
 /** undefined: no such file, or a process or group that has just gone. */
 export function readText(file: string): string | undefined {
@@ -58,12 +58,4 @@ export async function removeDir(dir: string): Promise<boolean> {
     for (const name of subdirs(dir)) await removeDir(`${dir}/${name}`);
     return false;
   }
-}
-
-/** No such file, or what it spoke of has just gone. */
-export function isGone(error: unknown): boolean {
-  return (
-    isMissing(error) ||
-    (error instanceof Error && "code" in error && (error.code === "ENODEV" || error.code === "ESRCH"))
-  );
 }

@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { Agent, type IncomingMessage, request } from "node:http";
 import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, createClient } from "@connectrpc/connect";
@@ -20,29 +21,32 @@ const SLOWNESS = Number(process.env.AENV_TEST_SLOWNESS ?? 1);
 export class TestAgent {
   readonly #address: string;
   readonly #process: Client<typeof Process>;
+  /** The kernel gives a connection up some ten seconds after nothing has come by it for so long: a machine that shares an emulated
+   *  processor with others may say nothing for longer. */
+  readonly #connections = new Agent({ keepAlive: true, keepAliveMsecs: patience(10_000) });
   readonly #closed = new AbortController();
 
   constructor(address: string) {
     this.#address = address;
     this.#process = createClient(
       Process,
-      createConnectTransport({ httpVersion: "1.1", baseUrl: `http://${address}`, acceptCompression: [] }),
+      createConnectTransport({
+        httpVersion: "1.1",
+        baseUrl: `http://${address}`,
+        acceptCompression: [],
+        nodeOptions: { agent: this.#connections },
+      }),
     );
   }
 
   /** Waits until it answers. Throws when it does not within `timeoutMs`. */
   async ready(timeoutMs = 15_000): Promise<void> {
-    await eventually(timeoutMs, async () => {
-      const answer = await fetch(`http://${this.#address}/health`, { signal: AbortSignal.timeout(patience(500)) });
-      await answer.body?.cancel();
-      if (!answer.ok) throw new Error(`agent answered ${answer.status}`);
-    });
+    await eventually(timeoutMs, () => this.#ask("GET", "/health", { timeoutMs: 500 }));
   }
 
   /** Whether it answers within so many ms: asked of one that should not, so all of them are waited. */
   async answers(timeoutMs: number): Promise<boolean> {
-    const signal = AbortSignal.timeout(patience(timeoutMs));
-    return fetch(`http://${this.#address}/health`, { signal }).then(
+    return this.#ask("GET", "/health", { timeoutMs }).then(
       () => true,
       () => false,
     );
@@ -135,34 +139,39 @@ export class TestAgent {
   /** Tells the machine who it is now, as the node does after each start. */
   async init(identity: { readonly hostname: string; readonly generationId: string }): Promise<void> {
     const entropy = Buffer.from(crypto.getRandomValues(new Uint8Array(32))).toString("base64");
-    const answer = await fetch(`http://${this.#address}/init`, {
-      method: "POST",
-      headers: { "content-type": "application/json" },
-      body: JSON.stringify({ ...identity, generation: 1, entropy, timestamp: new Date().toISOString() }),
-      signal: AbortSignal.timeout(patience(10_000)),
-    });
-    if (!answer.ok) throw new Error(`the agent answered ${answer.status} to /init: ${await answer.text()}`);
+    const facts = { ...identity, generation: 1, entropy, timestamp: new Date().toISOString() };
+    await this.#ask("POST", "/init", { timeoutMs: 10_000, body: JSON.stringify(facts) });
   }
 
   /** Has the machine write all to its disk and keep it as it is. */
   freezeDisk(): Promise<void> {
-    return this.#post("/fsfreeze");
+    return this.#ask("POST", "/fsfreeze", { timeoutMs: 30_000 });
   }
 
   thawDisk(): Promise<void> {
-    return this.#post("/fsthaw");
+    return this.#ask("POST", "/fsthaw", { timeoutMs: 30_000 });
   }
 
-  async #post(path: string): Promise<void> {
-    const answer = await fetch(`http://${this.#address}${path}`, {
-      method: "POST",
-      signal: AbortSignal.timeout(patience(30_000)),
-    });
-    if (!answer.ok) throw new Error(`the agent answered ${answer.status} to ${path}: ${await answer.text()}`);
+  /** By connections of its own: another machine may have had this address a moment ago. Throws on any answer but a good one. */
+  async #ask(
+    method: "GET" | "POST",
+    path: string,
+    { timeoutMs, body }: { readonly timeoutMs: number; readonly body?: string },
+  ): Promise<void> {
+    const [host = "", port] = this.#address.split(":");
+    const headers = { ...(body !== undefined && { "content-type": "application/json" }) };
+    const signal = AbortSignal.timeout(patience(timeoutMs));
+    const asked = request({ host, port, method, path, headers, signal, agent: this.#connections });
+    asked.end(body);
+    const [answer] = (await once(asked, "response")) as [IncomingMessage];
+    const said = await Array.fromAsync(answer, String);
+    const status = answer.statusCode ?? 0;
+    if (status < 200 || status > 299) throw new Error(`the agent answered ${status} to ${path}: ${said.join("")}`);
   }
 
   close(): void {
     this.#closed.abort();
+    this.#connections.destroy();
   }
 
   async *#start(

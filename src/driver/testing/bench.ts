@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { GIB, MIB, type Resources } from "#domain";
 import type { Driver, Machine, MachineId, MachineNetwork, MachineSpec } from "../driver.ts";
-import { TestAgent } from "./agent.ts";
+import { patience, TestAgent } from "./agent.ts";
 
 /** What a driver under test stands on. One for the whole suite. */
 export interface DriverHarness extends AsyncDisposable {
@@ -14,10 +14,16 @@ export interface DriverHarness extends AsyncDisposable {
   spec(resources: Resources): Promise<MachineSpec>;
   /** `host:port` of the machine's agent; undefined where the driver's machines have none. */
   agentAddress(spec: MachineSpec): string | undefined;
+  /** The machine has ended: its network may be the next one's, where making another takes long. */
+  reuse?(spec: MachineSpec): void;
 }
 
-/** What a machine has where a test asks for nothing. */
-export const SMALL: Resources = { vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 1 * GIB, pidsMax: 2048 };
+/** What a machine has where a test asks for nothing. Where the processor is emulated, half as many processes under gVisor: those of a
+ *  fork bomb take it half a minute. */
+export const SMALL: Resources = {
+  ...{ vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 1 * GIB },
+  pidsMax: patience(1) > 1 ? 640 : 2048,
+};
 
 /** A machine of a test. */
 export interface Started {
@@ -127,6 +133,7 @@ export class Bench implements AsyncDisposable {
     const address = this.harness.agentAddress(spec);
     const agent = address === undefined ? undefined : new TestAgent(address);
     if (agent !== undefined) this.#agents.push(agent);
+    void machine.exited.then(() => this.harness.reuse?.(spec));
     await agent?.ready();
     const agentOrFail = (): TestAgent => {
       assert.ok(agent !== undefined, "this driver's machines have no agent: the test has to be skipped for it");

@@ -22,7 +22,7 @@ const LIST_ALL = `cd / && find work etc var/tmp usr/local \\( -type d -printf '%
 find work var/tmp etc/profile etc/skel -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
 stat -c '%n %Y' work/file work/deep/er`;
 /** An emulated processor takes minutes for more. */
-const LARGE = patience(1) > 1 ? "16M" : "100M";
+const LARGE = patience(1) > 1 ? "4M" : "100M";
 /** Of one checkpoint. */
 const COPIES = patience(1) > 1 ? 1 : 2;
 /** Two show what is left of the cycle before the last. */

@@ -1,8 +1,8 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import type { ReadyStats, SandboxId, Snapshot } from "#domain";
 import type { GuestIdentity } from "#guest";
 import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
+import { atMost } from "../at-most.ts";
 import { Background } from "../background.ts";
 import type { Entry, Incarnation } from "../entry.ts";
 import type { LaunchDeps, LaunchSteps } from "../launch.ts";
@@ -78,9 +78,7 @@ export class Ladder {
     clearInterval(this.#timer);
     clearTimeout(this.#soon);
     const ended = Promise.all([this.#pool.close(), this.#kept.close()]).then(() => this.#background.close());
-    const over = new AbortController();
-    await Promise.race([ended, sleep(CLOSE_MS, undefined, { signal: over.signal }).catch(() => {})]);
-    over.abort();
+    await atMost(CLOSE_MS, ended);
   }
 
   /** A ready clone for a sandbox that is started now, to be woken by the caller, or why there is none. */
