@@ -6,21 +6,26 @@ import { hashTree } from "./hash.ts";
 import { nestedSystem } from "./nested-system.ts";
 import { root } from "./node.js";
 
-/** All of the checkout that the suites of the nested machine are made of; `test/architecture.test.ts` holds that the rooms of
- *  `src/` among them enter no others. */
+/** All of the checkout that the drivers' suites in the nested machine are made of; `test/architecture.test.ts` holds that the rooms
+ *  of `src/` among them enter no others. */
 const SOURCES =
   /^(?:src\/(?:domain|driver|gen|lib|network|store)\/|test\/(?:nested|host)\/|test\/bench\/|scripts\/setup\/nested|package-lock\.json$)/;
+/** What the node side of a server has beside. */
+const OF_NODE =
+  /^src\/(?:(?:catalog|guest|orchestrator|proxy|telemetry)\/|server\/(?:node|driver|swap)\.ts|config\.ts)/;
 
-/** Whose tests a suite holds: what is only the other's is nothing to it. */
-export type Tested = "firecracker" | "gvisor";
+/** Whose tests a suite holds: what is only another's is nothing to it. `node`: those that put Firecracker under an orchestrator. */
+export type Tested = "firecracker" | "gvisor" | "node";
 const OTHERS: Readonly<Record<Tested, { readonly sources: RegExp; readonly variables: RegExp }>> = {
+  node: { sources: /^test\/host\/(?:gvisor|network|keeper)/, variables: /^AENV_TEST_RUNSC$/ },
   firecracker: {
-    sources: /^(?:src\/driver\/gvisor|test\/host\/(?:gvisor|network|keeper))/,
+    sources:
+      /^(?:src\/driver\/gvisor|test\/nested\/(?:ladder|node|firecracker-guest|init-image)|test\/host\/(?:gvisor|network|keeper))/,
     variables: /^AENV_TEST_RUNSC$/,
   },
   gvisor: {
     sources:
-      /^(?:src\/driver\/firecracker|test\/nested\/(?:firecracker|linux-bench|figures)|test\/host\/(?:firecracker|network|keeper))/,
+      /^(?:src\/driver\/firecracker|test\/nested\/(?:firecracker|ladder|node|init-image|linux-bench|figures)|test\/host\/(?:firecracker|network|keeper))/,
     variables: /^AENV_TEST_(?:FIRECRACKER|JAILER|GUEST_KERNEL|GUEST_INITRD)$/,
   },
 };
@@ -29,13 +34,14 @@ const OTHERS: Readonly<Record<Tested, { readonly sources: RegExp; readonly varia
 export async function nestedInputs(env: Readonly<Record<string, string>>, tested: Tested): Promise<string> {
   const system = await nestedSystem();
   const others = OTHERS[tested];
+  const sources = tested === "node" ? [SOURCES, OF_NODE] : [SOURCES];
   // Where programs of the host are looked for is nothing to those inside.
   const brought = Object.fromEntries(
     Object.entries(env).filter(([name]) => name !== "PATH" && !others.variables.test(name)),
   );
   const paths = Object.entries({ ...brought, ...system }).map(([name, value]) => `${name}=${value}`);
   // What lies in the cache is named by its content.
-  return hashTree(root, (path) => SOURCES.test(path) && !others.sources.test(path), [
+  return hashTree(root, (path) => sources.some((each) => each.test(path)) && !others.sources.test(path), [
     tested,
     process.version,
     process.arch,
