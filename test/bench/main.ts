@@ -95,15 +95,16 @@ function samplesOf(text: string): number {
 async function main(figures: readonly Figure[], samples: number, jsonFile: string | undefined): Promise<number> {
   const benches = new Benches(say);
   const close = once(() => benches.close());
+  const reported: Reported[] = [];
   let interrupted = false;
   for (const signal of ["SIGINT", "SIGTERM"] as const) {
     process.once(signal, () => {
       interrupted = true;
+      if (reported.length > 0) process.stdout.write(`${tableOf(reported)}\n`);
       say("interrupted: removing everything…");
       void close().finally(() => process.exit(130));
     });
   }
-  const reported: Reported[] = [];
   const failed: string[] = [];
   try {
     for (const figure of figures) {

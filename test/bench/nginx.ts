@@ -50,7 +50,8 @@ function configuration(dir: string, port: number, upstream: string): string {
   const temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
     .map((name) => `${name}_temp_path ${join(dir, name)};`)
     .join(" ");
-  return `daemon off; worker_processes 1; pid ${join(dir, "pid")};
+  // Sandboxes answer root of this machine alone, so the worker has to be root as well.
+  return `daemon off; user root; worker_processes 1; pid ${join(dir, "pid")};
 events { worker_connections 4096; }
 http {
   access_log off; ${temporary}

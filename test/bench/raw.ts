@@ -16,6 +16,7 @@ import { type MachineParts, removeMachine, unmountWholly } from "../../src/drive
 import { Runsc } from "../../src/driver/gvisor/runsc.ts";
 import { stateDir } from "../../src/orchestrator/checkpoints.ts";
 import type { TestServer } from "../e2e/start.ts";
+import { slotTools } from "../host/network/tools.ts";
 import { type Step, Stopwatch } from "./stopwatch.ts";
 
 const LEASE = "bench";
@@ -44,12 +45,12 @@ export class RawHost {
 
   private constructor(parts: RawParts) {
     this.#parts = parts;
-    this.#slots = createSlots({ runner: localRunner(), server: parts.claim.network, log: silentLogger, ready: 1 });
+    this.#slots = createSlots({ ...slotTools(), server: parts.claim.network, log: silentLogger, ready: 1 });
   }
 
   static async open(server: TestServer, snapshot: Snapshot): Promise<RawHost> {
     const dir = mkdtempSync(join(tmpdir(), "aenv-raw-"));
-    const claim = await claimServer({ dataDir: dir, onStale: (stale) => removeServerNetwork(localRunner(), stale) });
+    const claim = await claimServer({ dataDir: dir, onStale: (stale) => removeServerNetwork(slotTools(), stale) });
     const root = join("/run/aenv", String(claim.index), "r");
     for (const path of [root, join(dir, "machines"), join(dir, "uppers")]) mkdirSync(path, { recursive: true });
     const store = connectStore(dataPaths(server.dataDir).blobdSocket);

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import type { Readable } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fromSetUp } from "../../e2e/start.ts";
 import type { Figure } from "../figure.ts";
@@ -7,7 +8,8 @@ import { rssKib, slabKib } from "../memory.ts";
 import { type Front, Proxies } from "../proxies.ts";
 
 const COUNT = 1000;
-const BATCHES = 3;
+/** One port takes 2,048 connections. */
+const BATCHES = 2;
 /** For what was used while they were opened to be given back. */
 const SETTLE_MS = 3000;
 /** Of the kernel's three sockets for each, two are the edge's; the third is the client's. */
@@ -51,7 +53,7 @@ async function grown(front: Front, batches: number): Promise<Growth[]> {
       const argv = ["idle", front.url, String(COUNT), ...front.headers];
       const client = spawn(fromSetUp("AENV_BENCH_PROBE"), argv, { stdio: ["pipe", "pipe", "inherit"] });
       clients.push(client);
-      await once(client.stdout, "data");
+      await opened(client);
       await sleep(SETTLE_MS);
       growths.push({
         rssKib: (rssKib(front.pid) - before.rss) / COUNT,
@@ -62,7 +64,15 @@ async function grown(front: Front, batches: number): Promise<Growth[]> {
   } finally {
     for (const client of clients) {
       client.stdin?.end();
-      if (client.exitCode === null) await once(client, "exit");
+      if (client.exitCode === null && client.signalCode === null) await once(client, "exit");
     }
   }
+}
+
+/** Until the probe says that all are open; throws when it ends instead. */
+async function opened(client: ChildProcess): Promise<void> {
+  const ended = once(client, "exit").then(([code]) => {
+    throw new Error(`the probe ended with ${code} before its WebSockets were open`);
+  });
+  await Promise.race([once(client.stdout as Readable, "data"), ended]);
 }
