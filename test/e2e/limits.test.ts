@@ -3,7 +3,7 @@ import { createHash } from "node:crypto";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { CommandExitError, Sandbox } from "e2b";
+import { CommandExitError, type CommandHandle, Sandbox } from "e2b";
 import { openFiles } from "./host.ts";
 import { api } from "./http.ts";
 import { newSandbox, output, useServer } from "./sdk.ts";
@@ -56,6 +56,20 @@ function cpuSeconds(sandbox: Sandbox): number {
   const file = cgroupFile(sandbox, "cpuacct/cpuacct.usage", "unified/cpu.stat");
   const said = readFileSync(file, "utf8");
   return file.endsWith("cpuacct.usage") ? Number(said) / 1e9 : Number(/usage_usec (\d+)/.exec(said)?.[1]) / 1e6;
+}
+
+/** Starts a Python program that says a line when it has come to its limit, and goes on; returns what it said. */
+async function tillItSays(sandbox: Sandbox, program: string): Promise<{ running: CommandHandle; said: string }> {
+  let said = "";
+  const running = await sandbox.commands.run(`exec python3 -c '${program}'`, {
+    background: true,
+    timeoutMs: 0,
+    onStdout: (text) => {
+      said += text;
+    },
+  });
+  await until("the limit", () => said.endsWith("\n"));
+  return { running, said };
 }
 
 async function failure(sandbox: Sandbox, command: string): Promise<CommandExitError> {
@@ -140,15 +154,7 @@ try:
 except RuntimeError:
     print(made, flush=True)
 time.sleep(1000)`;
-    let said = "";
-    const running = await sandbox.commands.run(`exec python3 -c '${bomb}'`, {
-      background: true,
-      timeoutMs: 0,
-      onStdout: (text) => {
-        said += text;
-      },
-    });
-    await until("the limit", () => said.endsWith("\n"));
+    const { running, said } = await tillItSays(sandbox, bomb);
     assert.ok(Number(said) >= 16 && Number(said) < 1_000, `${said.trim()} threads were made`);
     assert.equal((await sandbox.commands.run("id -u", { user: "root" })).stdout, "0\n");
     assert.equal(await running.kill(), true);
@@ -184,15 +190,7 @@ try:
 except OSError as error:
     print(os.strerror(error.errno), len(held), flush=True)
 time.sleep(1000)`;
-    let said = "";
-    const running = await sandbox.commands.run(`exec python3 -c '${hoard}'`, {
-      background: true,
-      timeoutMs: 0,
-      onStdout: (text) => {
-        said += text;
-      },
-    });
-    await until("the limit", () => said.endsWith("\n"));
+    const { running, said } = await tillItSays(sandbox, hoard);
     const held = Number(/^Too many open files (19\d{3})\n$/.exec(said)?.[1]);
     assert.ok(held > 0, said);
     const listed = (await sandbox.files.list("held")).map(({ name }) => Number(name)).sort((a, b) => a - b);
