@@ -49,7 +49,10 @@ export class Bench implements AsyncDisposable {
   }
 
   static async open(harness: DriverHarness): Promise<Bench> {
-    return new Bench(harness, await harness.open(), await mkdtemp(join(tmpdir(), "aenv-driver-")));
+    const driver = await harness.open();
+    // This host's index may have been that of a server whose folder has gone before its machines had.
+    for (const id of await driver.leftovers()) await driver.destroy(id);
+    return new Bench(harness, driver, await mkdtemp(join(tmpdir(), "aenv-driver-")));
   }
 
   get driver(): Driver {
