@@ -39,10 +39,8 @@ export const FLOWS_MAX = 4096;
 /** How fast flows may be opened after that many: the host remembers a closed one for up to 120 s more. */
 const NEW_FLOWS_PER_SECOND = 128;
 
-const DENIED_SET = `set denied {
-    type ipv4_addr; flags interval;
-    elements = { ${NEVER_REACHABLE.join(", ")} }
-  }`;
+/** Not as a set: while a table is replaced, a new one can be seen empty. */
+const NEVER_RULES = NEVER_REACHABLE.map((net) => `ip daddr ${net} goto refuse`);
 
 /** Refusals are answered, so that programs inside fail at once instead of waiting for a timeout. */
 const REFUSE_CHAIN = `chain refuse {
@@ -112,9 +110,7 @@ const NEIGHBOURS = `table arp aenv {
 `;
 
 function egressRules(policy: NetworkPolicy): string[] {
-  if (!policy.internet) return ["goto refuse"];
-  // Not as a set: while a table is replaced, a new one can be seen empty.
-  return [...NEVER_REACHABLE.map((net) => `ip daddr ${net} goto refuse`), "goto leave"];
+  return policy.internet ? [...NEVER_RULES, "goto leave"] : ["goto refuse"];
 }
 
 /** How long the host remembers an idle TCP flow of a sandbox: RFC 5382's least. The kernel's own five days would let the flows of
@@ -131,7 +127,6 @@ export function hostRules(server: ServerNetwork): string {
   // `from_host`: what has been restored answers for a moment before it knows whose it is, and has whatever token it was captured
   // with. The edge and aenvd are root's; a reply without a socket has no user, and passes.
   return `${dropTable(server.prefix)}table inet ${server.prefix} {
-  ${DENIED_SET}
   ${REFUSE_CHAIN}
   ct timeout slot_tcp {
     protocol tcp
@@ -155,8 +150,7 @@ export function hostRules(server: ServerNetwork): string {
   }
   chain through_host {
     type filter hook forward priority filter; policy accept;
-    ${fromSlots} ip daddr 169.254.0.0/16 goto refuse
-    ${fromSlots} ip daddr @denied goto refuse
+    ${NEVER_RULES.map((rule) => `${fromSlots} ${rule}`).join("\n    ")}
     ${toSlots} ${unasked} drop
     ${fromSlots} tcp flags syn tcp option maxseg size set rt mtu
     ${toSlots} tcp flags syn tcp option maxseg size set rt mtu
