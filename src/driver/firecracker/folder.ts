@@ -59,10 +59,8 @@ export class MachineFolder {
     await keep();
   }
 
-  /** Replaces the chain by what `shorten` makes of it beside its files. */
-  async shortenBase(shorten: (base: Chain) => Promise<string[]>): Promise<void> {
-    const base = this.readBase();
-    if (base === undefined) return;
+  /** Replaces this base by what `shorten` makes of it beside its files. */
+  async shortenBase(base: Chain, shorten: (base: Chain) => Promise<string[]>): Promise<void> {
     // Whatever fails half-way, the next call looks.
     this.#kept = undefined;
     // What a server that was killed half-way has left.

@@ -156,7 +156,7 @@ export class FirecrackerMachine extends ProcessMachine {
     try {
       const base = this.#folder.readBase();
       if (base !== undefined && layers.isLong(base) && !this.isStopping)
-        await this.#folder.shortenBase((chain) => layers.shorten(chain));
+        await this.#folder.shortenBase(base, (chain) => layers.shorten(chain));
     } catch (error) {
       options.logger.warn("a machine's memory on disk stays in many layers", { machineId: this.id, error });
     }

@@ -37,24 +37,34 @@ func nextData(file *os.File, at, end int64) (extent, error) {
 	return extent{data, min(hole, end) - data}, nil
 }
 
+// eachData visits the data of file in [from, end), in order, up to the first error.
+func eachData(file *os.File, from, end int64, visit func(extent) error) error {
+	for at := from; ; {
+		found, err := nextData(file, at, end)
+		if err != nil || found.length == 0 {
+			return err
+		}
+		if err := visit(found); err != nil {
+			return err
+		}
+		at = found.offset + found.length
+	}
+}
+
 // Room is asked before bytes are written whether the disk may take them; its error ends the copy.
 type Room func(bytes int64) error
 
 // CopyData copies the data among the first length bytes after from in src to dst, the first of them to `to`. Where src has
 // a hole, dst keeps what it has. Blocks are shared where the file system can. It returns the bytes of data. room may be nil.
 func CopyData(ctx context.Context, room Room, dst *os.File, to int64, src *os.File, from, length int64) (bytes int64, err error) {
-	end := from + length
-	for at := from; ; {
-		found, err := nextData(src, at, end)
-		if err != nil || found.length == 0 {
-			return bytes, err
-		}
+	err = eachData(src, from, from+length, func(found extent) error {
 		if err := copyExtent(ctx, room, dst, to+found.offset-from, src, found); err != nil {
-			return bytes, err
+			return err
 		}
 		bytes += found.length
-		at = found.offset + found.length
-	}
+		return nil
+	})
+	return bytes, err
 }
 
 // copyExtent copies inside the kernel, else through a buffer.

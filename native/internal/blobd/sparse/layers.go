@@ -55,23 +55,20 @@ func Apply(ctx context.Context, layers []string, target string) (bytes int64, er
 // how much was copied.
 func fillGaps(ctx context.Context, target, source *os.File, gaps []extent) (left []extent, bytes int64, err error) {
 	for _, gap := range gaps {
-		for at, end := gap.offset, gap.offset+gap.length; at < end; {
-			found, err := nextData(source, at, end)
-			if err != nil {
-				return nil, 0, err
-			}
-			if found.length == 0 {
-				left = append(left, extent{at, end - at})
-				break
-			}
+		at, end := gap.offset, gap.offset+gap.length
+		err := eachData(source, at, end, func(found extent) error {
 			if found.offset > at {
 				left = append(left, extent{at, found.offset - at})
 			}
-			if err := copyExtent(ctx, nil, target, found.offset, source, found); err != nil {
-				return nil, 0, err
-			}
 			bytes += found.length
 			at = found.offset + found.length
+			return copyExtent(ctx, nil, target, found.offset, source, found)
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+		if at < end {
+			left = append(left, extent{at, end - at})
 		}
 	}
 	return left, bytes, nil

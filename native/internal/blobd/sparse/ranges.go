@@ -47,17 +47,13 @@ func ranges(ctx context.Context, path string, limit int, add mapper) (Map, error
 }
 
 func dataRanges(ctx context.Context, file *os.File, size int64, list *rangeList) error {
-	for at := int64(0); ; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		found, err := nextData(file, at, size)
-		if err != nil || found.length == 0 {
-			return err
-		}
-		at = found.offset + found.length
-		list.add(Range{found.offset, found.length})
+	if err := ctx.Err(); err != nil {
+		return err
 	}
+	return eachData(file, 0, size, func(found extent) error {
+		list.add(Range{found.offset, found.length})
+		return ctx.Err()
+	})
 }
 
 // rangeList keeps ranges within a limit.
