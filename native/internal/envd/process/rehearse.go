@@ -40,8 +40,7 @@ func (s *Service) Rehearse(ctx context.Context) bool {
 	}()
 	proc.awaitExit(ctx, rehearsalMax)
 	if proc.alive() {
-		proc.killed.Store(true)
-		s.reaper.Hold(proc.pid, func() { killTree(proc.pid) })
+		s.kill(proc)
 	}
 	<-ended
 	return proc.status.Exited()

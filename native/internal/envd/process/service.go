@@ -88,9 +88,8 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 	var deadline *runclock.Timer
 	if timeout > 0 {
 		deadline = s.clock.AfterFunc(timeout, func() {
-			proc.killed.Store(true)
 			close(proc.expired)
-			s.reaper.Hold(proc.pid, func() { killTree(proc.pid) })
+			s.kill(proc)
 		})
 	}
 	go func() {
@@ -101,6 +100,14 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 		})
 		s.table.retire(proc, s.clock)
 	}()
+}
+
+// kill ends a process and its whole tree, on somebody's behalf; false: it had been collected before.
+func (s *Service) kill(proc *process) bool {
+	return s.reaper.Hold(proc.pid, func() {
+		proc.killed.Store(true)
+		killTree(proc.pid)
+	})
 }
 
 // Connect attaches to a process: what is kept of its output, what it says from now on, and its end. A timeout ends the
@@ -147,15 +154,13 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[processpb
 	if signal <= 0 || signal > 64 {
 		return nil, invalid("signal %d does not exist", signal)
 	}
+	var alive bool
 	var killErr error
-	alive := s.reaper.Hold(proc.pid, func() {
-		if signal == unix.SIGKILL {
-			proc.killed.Store(true)
-			killTree(proc.pid)
-		} else {
-			killErr = unix.Kill(proc.pid, signal)
-		}
-	})
+	if signal == unix.SIGKILL {
+		alive = s.kill(proc)
+	} else {
+		alive = s.reaper.Hold(proc.pid, func() { killErr = unix.Kill(proc.pid, signal) })
+	}
 	switch {
 	case !alive:
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process %d not found: it has ended", proc.pid))
