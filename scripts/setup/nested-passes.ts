@@ -30,23 +30,22 @@ const OTHERS: Readonly<Record<Tested, { readonly sources: RegExp; readonly varia
   },
 };
 
+/** Whether a file of the checkout is one of those that a suite's result hangs on. */
+export function isInput(path: string, tested: Tested): boolean {
+  const isSource = SOURCES.test(path) || (tested === "node" && OF_NODE.test(path));
+  return isSource && !OTHERS[tested].sources.test(path);
+}
+
 /** Names everything a run in the nested machine depends on: sources, programs, kernels, disks. */
 export async function nestedInputs(env: Readonly<Record<string, string>>, tested: Tested): Promise<string> {
   const system = await nestedSystem();
-  const others = OTHERS[tested];
-  const sources = tested === "node" ? [SOURCES, OF_NODE] : [SOURCES];
   // Where programs of the host are looked for is nothing to those inside.
   const brought = Object.fromEntries(
-    Object.entries(env).filter(([name]) => name !== "PATH" && !others.variables.test(name)),
+    Object.entries(env).filter(([name]) => name !== "PATH" && !OTHERS[tested].variables.test(name)),
   );
   const paths = Object.entries({ ...brought, ...system }).map(([name, value]) => `${name}=${value}`);
   // What lies in the cache is named by its content.
-  return hashTree(root, (path) => sources.some((each) => each.test(path)) && !others.sources.test(path), [
-    tested,
-    process.version,
-    process.arch,
-    ...paths.sort(),
-  ]);
+  return hashTree(root, (path) => isInput(path, tested), [tested, process.version, process.arch, ...paths.sort()]);
 }
 
 /** Which suites have passed with certain inputs. In the cache: without it they run again. */

@@ -9,7 +9,7 @@ import { root } from "./node.js";
 import { say } from "./steps.ts";
 
 /** Files of tests that have a machine to themselves. */
-interface Suite {
+export interface Suite {
   readonly name: string;
   readonly files: readonly string[];
   /** Variables of the environment without which it is left out. */
@@ -118,7 +118,8 @@ export async function nestedTests(
   return { code: failed, notTested };
 }
 
-function suites(): Suite[] {
+/** All of them, the one that takes longest first. */
+export function suites(): Suite[] {
   const others = globSync("test/nested/**/*.test.ts", { cwd: root }).filter((file) => file !== DRIVER_SUITE);
   return [
     { name: "firecracker", files: [DRIVER_SUITE], needs: FIRECRACKER, tested: "firecracker" },

@@ -16,7 +16,7 @@ import { type MachineParts, removeMachine, unmountWholly } from "../../src/drive
 import { Runsc } from "../../src/driver/gvisor/runsc.ts";
 import { stateDir } from "../../src/orchestrator/checkpoints.ts";
 import type { TestServer } from "../e2e/start.ts";
-import { slotTools } from "../host/network/tools.ts";
+import { slotTools } from "../host/machines/host.ts";
 import { type Step, Stopwatch } from "./stopwatch.ts";
 
 const LEASE = "bench";

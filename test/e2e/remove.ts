@@ -5,8 +5,8 @@ import { claimServer, removeServerNetwork } from "#network";
 import type { Api } from "../../scripts/setup/api.ts";
 import { type DataDir, keeperProcess, processOf, SERVICES } from "../../scripts/setup/data-dir.ts";
 import { dataPaths } from "../../src/config.ts";
+import { slotTools } from "../host/machines/host.ts";
 import { unmountBelow } from "../host/machines/mounts.ts";
-import { slotTools } from "../host/network/tools.ts";
 import { removeSwapFiles } from "../host/swap-files.ts";
 
 /** Ends a server for good: its sandboxes, its processes, and everything it made on the host outside its data folder. */

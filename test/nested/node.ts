@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { MemoryCatalog } from "#catalog";
 import type { Image, SandboxId } from "#domain";
+import { AGENT_PORT } from "#guest";
 import { connectKeeper } from "#lib/keeper";
 import { createLogger, writeStderr } from "#lib/log";
 import { localRunner } from "#lib/spawn";
@@ -16,13 +17,11 @@ import { connectStore } from "#store";
 import { type Config, completeConfig, dataPaths } from "../../src/config.ts";
 import { patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { type StartedNode, startNode } from "../../src/server/node.ts";
-import { fromEnvironment } from "../host/machines/host.ts";
+import { fromEnvironment, slotTools } from "../host/machines/host.ts";
 import { unmountBelow } from "../host/machines/mounts.ts";
-import { slotTools } from "../host/network/tools.ts";
 import { makeTree } from "./init-image.ts";
 import { QUICK_GUEST } from "./linux-bench.ts";
 
-const AGENT_PORT = 49983;
 const START_TIMEOUT_MS = 60_000;
 
 /**

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Driver, MachineId, MachineNetwork, MachineSpec } from "#driver";
 import { silentLogger } from "#lib/log";
-import { localWatcher } from "#lib/spawn";
+import { localRunner, localWatcher } from "#lib/spawn";
 import {
   claimServer,
   createSlots,
@@ -13,8 +13,8 @@ import {
   type Slot,
   type SlotCompanion,
   type SlotPool,
+  type SlotTools,
 } from "#network";
-import { slotTools } from "../network/tools.ts";
 
 const AGENT_PORT = 49983;
 const isV1 = existsSync("/sys/fs/cgroup/memory");
@@ -106,4 +106,9 @@ export function fromEnvironment(name: string): string {
   const value = process.env[name];
   if (value === undefined || value === "") throw new Error(`${name} is not set: run it by \`npm test -- host\``);
   return value;
+}
+
+/** What slots are made with where no server runs. */
+export function slotTools(): SlotTools {
+  return { runner: localRunner(), netslotPath: join(fromEnvironment("AENV_TEST_BIN_DIR"), "netslot") };
 }

@@ -22,8 +22,8 @@ import {
   type SlotPool,
 } from "#network";
 import { FLOWS_MAX } from "../../../src/network/policy.ts";
+import { slotTools } from "../machines/host.ts";
 import { probe, type Target } from "./peer.ts";
-import { slotTools } from "./tools.ts";
 
 /** Run by `../network.test.ts`, in the namespace that plays the host. */
 const internetNetns = process.env.AENV_TEST_INTERNET_NETNS ?? "";
