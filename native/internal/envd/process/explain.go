@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	"aenv/native/internal/envd/spawn"
 	"aenv/native/internal/envd/users"
 )
 
@@ -29,8 +30,10 @@ func explainStart(err error, p *plan) error {
 	case errors.Is(err, unix.ENOEXEC):
 		return invalid("'%s' is not a program of this machine, and has no #! line", cmd)
 	}
-	if problem := explainWorkdir(p); problem != nil {
-		return problem
+	if failed := (*spawn.Error)(nil); errors.As(err, &failed) && failed.Call == spawn.Chdir {
+		if problem := explainWorkdir(p); problem != nil {
+			return problem
+		}
 	}
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -16,6 +15,7 @@ import (
 	processpb "aenv/native/gen/process"
 	"aenv/native/internal/envd/identity"
 	"aenv/native/internal/envd/logbook"
+	"aenv/native/internal/envd/spawn"
 	"aenv/native/internal/envd/users"
 )
 
@@ -31,6 +31,8 @@ type plan struct {
 	env     map[string]string
 	path    string
 	cwd     string
+	// atHome: nobody asked for a folder, so it is the user's home if there is one.
+	atHome bool
 }
 
 // newPlan checks a request. Nothing here touches the file system except the search for a bare command name: what is
@@ -51,7 +53,7 @@ func newPlan(request *processpb.StartRequest, user users.User, who identity.Iden
 			return nil, invalid("argument %q contains a NUL byte", arg)
 		}
 	}
-	p.cwd = workdir(config.Cwd, user, who)
+	p.cwd, p.atHome = workdir(config.Cwd, user, who)
 	var err error
 	p.path, err = findCommand(config.Cmd, p.env["PATH"])
 	return p, err
@@ -84,24 +86,21 @@ func environment(request map[string]string, user users.User, who identity.Identi
 	return env
 }
 
-// workdir is the folder asked for, else the template's, else the user's home, else "/" where there is no home.
-func workdir(requested *string, user users.User, who identity.Identity) string {
-	dir := who.DefaultWorkdir
+// workdir is the folder asked for, else the template's, else the user's home.
+func workdir(requested *string, user users.User, who identity.Identity) (dir string, atHome bool) {
+	dir = who.DefaultWorkdir
 	if requested != nil && *requested != "" {
 		dir = *requested
 	}
 	switch {
 	case dir == "":
-		if info, err := os.Stat(user.Home); err != nil || !info.IsDir() {
-			return "/"
-		}
-		return user.Home
+		return user.Home, true
 	case dir == "~" || strings.HasPrefix(dir, "~/"):
-		return filepath.Join(user.Home, dir[1:])
+		return filepath.Join(user.Home, dir[1:]), false
 	case !filepath.IsAbs(dir):
-		return filepath.Join(user.Home, dir)
+		return filepath.Join(user.Home, dir), false
 	default:
-		return dir
+		return dir, false
 	}
 }
 
@@ -127,20 +126,25 @@ func (s *Service) launch(p *plan, book *logbook.Book) (*process, error) {
 	if err != nil {
 		return nil, connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot connect the process: %w", err))
 	}
-	attr := &syscall.ProcAttr{
-		Dir:   p.cwd,
-		Env:   make([]string, 0, len(p.env)),
-		Files: []uintptr{uintptr(wires.child[0]), uintptr(wires.child[1]), uintptr(wires.child[2])},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: proc.terminal != nil},
+	attr := &spawn.Attr{
+		Dir:      p.cwd,
+		Env:      make([]string, 0, len(p.env)),
+		Files:    wires.child,
+		Session:  true,
+		Terminal: proc.terminal != nil,
 	}
 	for name, value := range p.env {
 		attr.Env = append(attr.Env, name+"="+value)
 	}
 	if os.Geteuid() == 0 {
-		attr.Sys.Credential = &syscall.Credential{Uid: p.user.UID, Gid: p.user.GID, Groups: p.user.Groups}
+		attr.Credential = &spawn.Credential{UID: p.user.UID, GID: p.user.GID, Groups: p.user.Groups}
 	}
 	argv := append([]string{p.request.Process.Cmd}, p.request.Process.Args...)
 	proc.pid, err = s.execute(p.path, argv, attr, proc)
+	if isHomeless(err, p) {
+		p.cwd, attr.Dir = "/", "/"
+		proc.pid, err = s.execute(p.path, argv, attr, proc)
+	}
 	wires.closeChild()
 	if err != nil {
 		wires.closeOwn()
@@ -152,7 +156,7 @@ func (s *Service) launch(p *plan, book *logbook.Book) (*process, error) {
 	return proc, nil
 }
 
-func (s *Service) execute(path string, argv []string, attr *syscall.ProcAttr, proc *process) (int, error) {
+func (s *Service) execute(path string, argv []string, attr *spawn.Attr, proc *process) (int, error) {
 	for retry := 0; ; retry++ {
 		pid, err := s.reaper.Start(path, argv, attr, proc.collected)
 		if !errors.Is(err, unix.ETXTBSY) || retry == busyRetries {
@@ -160,6 +164,16 @@ func (s *Service) execute(path string, argv []string, attr *syscall.ProcAttr, pr
 		}
 		time.Sleep(time.Millisecond << retry)
 	}
+}
+
+// isHomeless tells whether a start failed because the user has no home: it is looked for only then, since most have one.
+func isHomeless(err error, p *plan) bool {
+	var failed *spawn.Error
+	if !p.atHome || !errors.As(err, &failed) || failed.Call != spawn.Chdir {
+		return false
+	}
+	info, statErr := os.Stat(p.cwd)
+	return statErr != nil || !info.IsDir()
 }
 
 func invalid(format string, args ...any) error {

@@ -63,6 +63,13 @@ func TestPROC14Workdir(t *testing.T) {
 	if got := b.run(msg); got.stdout.String() != "/root\n" {
 		t.Errorf("~: %q", got.stdout.String())
 	}
+	b.who.Accept("", "", identity.Identity{DefaultUser: "root"})
+	if got := b.run(shell("pwd")); got.stdout.String() != "/root\n" {
+		t.Errorf("no workdir: %q", got.stdout.String())
+	}
+	if got := b.run(shell("pwd"), "Authorization", nobody); got.stdout.String() != "/\n" {
+		t.Errorf("no workdir and no home: %q", got.stdout.String())
+	}
 }
 
 // What an image lacks is named: a shell, an interpreter, another C library's loader.

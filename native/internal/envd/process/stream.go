@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	processpb "aenv/native/gen/process"
+	"aenv/native/internal/envd/stream"
 )
 
 // pump sends a subscription's events until the end, the deadline or the client's departure.
@@ -23,6 +24,9 @@ func pump(ctx context.Context, sub *subscription, keepAlive time.Duration, expir
 			ended := event.GetEnd() != nil
 			if ended && isClosed(expired) {
 				return errExpired()
+			}
+			if ended {
+				stream.Last(ctx)
 			}
 			if err := send(event); err != nil || ended {
 				return err

@@ -2,6 +2,7 @@ package process
 
 import (
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +15,25 @@ type wires struct {
 	own   []*os.File
 	// opened lists the child's descriptors once each, to be closed after the fork.
 	opened []int
+}
+
+// empty is /dev/null, which is opened once for all that have no input: they share its flags, which say nothing of an empty file.
+type empty struct {
+	mu   sync.Mutex
+	file *os.File
+}
+
+var noInput empty
+
+func (e *empty) open() (fd int, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.file == nil {
+		if e.file, err = os.Open("/dev/null"); err != nil {
+			return -1, err
+		}
+	}
+	return int(e.file.Fd()), nil
 }
 
 // wire opens what the plan asks for, a terminal or pipes, and hangs the agent's ends on proc. After an error nothing
@@ -57,10 +77,9 @@ func (w *wires) pipes(withInput bool, proc *process) error {
 		}
 		proc.in = newInput(own, proc.exited)
 	} else {
-		if w.child[0], err = unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		if w.child[0], err = noInput.open(); err != nil {
 			return err
 		}
-		w.opened = append(w.opened, w.child[0])
 	}
 	for number, from := range []channel{stdout, stderr} {
 		own, err := w.pipe(number + 1)

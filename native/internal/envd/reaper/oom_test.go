@@ -4,11 +4,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"aenv/native/internal/envd/spawn"
 	"aenv/native/internal/oomscore"
 )
 
@@ -63,7 +63,7 @@ func childScore(t *testing.T, children *Reaper) string {
 	defer r.Close()
 	defer w.Close()
 	exited := make(chan unix.WaitStatus, 1)
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, w.Fd(), 2}}
+	attr := &spawn.Attr{Env: os.Environ(), Files: [3]int{0, int(w.Fd()), 2}}
 	if _, err := children.Start("/bin/sh", []string{"sh", "-c", "(cat " + oomscore.Path + ")"}, attr, func(status unix.WaitStatus) { exited <- status }); err != nil {
 		t.Error(err)
 		return ""

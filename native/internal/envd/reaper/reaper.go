@@ -9,9 +9,10 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"aenv/native/internal/envd/spawn"
 )
 
 // Reaper starts children and collects them, and whatever orphans the kernel hands to this process.
@@ -52,11 +53,11 @@ func (r *Reaper) Close() {
 }
 
 // Start forks and executes a program. onExit is called once with its wait status, from the collecting loop: it must not
-// block and must not call the Reaper. The error is that of the failed system call.
-func (r *Reaper) Start(path string, argv []string, attr *syscall.ProcAttr, onExit func(unix.WaitStatus)) (int, error) {
+// block and must not call the Reaper. The error is a *spawn.Error.
+func (r *Reaper) Start(path string, argv []string, attr *spawn.Attr, onExit func(unix.WaitStatus)) (int, error) {
 	r.pids.RLock()
 	defer r.pids.RUnlock()
-	pid, err := r.shelter.fork(func() (int, error) { return syscall.ForkExec(path, argv, attr) })
+	pid, err := r.shelter.fork(func() (int, error) { return spawn.Start(path, argv, attr) })
 	if err != nil {
 		return 0, err
 	}

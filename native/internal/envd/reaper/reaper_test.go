@@ -4,11 +4,12 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"aenv/native/internal/envd/spawn"
 )
 
 // What is left behind by processes that ended comes to the agent, and does not stay as a zombie.
@@ -24,7 +25,7 @@ func TestOrphansAreCollected(t *testing.T) {
 	}
 	defer r.Close()
 	exited := make(chan unix.WaitStatus, 1)
-	attr := &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, w.Fd(), 2}}
+	attr := &spawn.Attr{Env: os.Environ(), Files: [3]int{0, int(w.Fd()), 2}}
 	script := "for i in 1 2 3 4 5 6 7 8; do (setsid sh -c 'sleep 0.05' & echo $!); done"
 	if _, err := children.Start("/bin/sh", []string{"sh", "-c", script}, attr, func(status unix.WaitStatus) { exited <- status }); err != nil {
 		t.Fatal(err)
