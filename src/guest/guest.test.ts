@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { json } from "node:stream/consumers";
 import { test } from "node:test";
@@ -49,6 +50,27 @@ test("an init that is said again tells the same generation, another start or ano
   assert.deepEqual(ids.slice(1, 3), [ids[0], ids[0]]);
   assert.equal(new Set(ids).size, 3);
 });
+
+test("an idle connection is not probed, which would wake a machine that stands still", async () => {
+  await toldTo(async (guest) => {
+    await guest.init(IDENTITY, "new");
+    const waits = keepAliveWaitsMs();
+    assert.equal(waits.length, 1);
+    assert.ok((waits[0] ?? 0) > 300_000, `a probe follows in ${waits[0]} ms`);
+  });
+});
+
+/** Of the connections that this host has to the agent: when the kernel sends the next probe (timers of kind 2). */
+function keepAliveWaitsMs(): number[] {
+  const peer = Buffer.from(ADDRESS.split(".").map(Number)).readUInt32LE().toString(16).toUpperCase().padStart(8, "0");
+  const lines = readFileSync("/proc/net/tcp", "utf8").trim().split("\n").slice(1);
+  return lines
+    .map((line) => line.trim().split(/\s+/))
+    .filter(([, , to, state]) => to === `${peer}:${AGENT_PORT.toString(16).toUpperCase()}` && state === "01")
+    .map(([, , , , , timer = ""]) => timer.split(":"))
+    .filter(([kind]) => kind === "02")
+    .map(([, jiffies = ""]) => Number.parseInt(jiffies, 16) * 10);
+}
 
 test("a command is rehearsed before anybody waits, with a token that nobody has", async () => {
   const [ahead, born] = await toldTo(async (guest) => {

@@ -41,6 +41,8 @@ const INIT_TIMEOUT_MS = 15_000;
 /** A connection that nothing was asked by for so long is closed on this side: the agent of a machine that stood still for longer
  *  would close it at the moment it is used again. */
 const IDLE_MS = 300_000;
+/** Later than that: a probe of an idle connection wakes the machine's runtime, also when it stands still. Node's is each second. */
+const PROBE_AFTER_MS = 2 * IDLE_MS;
 /** What a sandbox has written and its disk has not taken yet may be as much as its memory. */
 const FREEZE_TIMEOUT_MS = 60_000;
 
@@ -54,7 +56,12 @@ const REFUSAL_CHARS = 200;
  */
 export class Guest {
   readonly #host: string;
-  readonly #agent = new Agent({ keepAlive: true, maxSockets: 4, timeout: IDLE_MS });
+  readonly #agent = new Agent({
+    keepAlive: true,
+    keepAliveMsecs: PROBE_AFTER_MS,
+    maxSockets: 4,
+    timeout: IDLE_MS,
+  });
 
   constructor(hostAddress: string) {
     this.#host = hostAddress;

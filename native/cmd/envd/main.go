@@ -5,6 +5,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -72,7 +73,7 @@ func run(address string, ownsMachine bool) error {
 	} else {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := listenAt(address)
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w", address, err)
 	}
@@ -82,6 +83,13 @@ func run(address string, ownsMachine bool) error {
 		return nil
 	}
 	return err
+}
+
+// listenAt: clients that are gone without a word are looked for later than one may be idle, because a probe costs the runtime of a
+// sandbox that stands still two milliseconds.
+func listenAt(address string) (net.Listener, error) {
+	config := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: idleTimeout, Interval: 75 * time.Second, Count: 9}}
+	return config.Listen(context.Background(), "tcp", address)
 }
 
 // keepRunning makes the agent survive the signals that would end it: a log pipe that the host has closed, or a program

@@ -41,8 +41,12 @@ var (
 	ErrAsleep = errors.New("the sandbox stands still and could not be woken")
 )
 
-// KeepAlive finds peers that are gone without a word: asked after a minute, then every 75 s, nine times.
+// KeepAlive finds clients that are gone without a word: asked after a minute, then every 75 s, nine times.
 var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 75 * time.Second, Count: 9}
+
+// seldom is for connections into sandboxes: a probe costs the runtime of one that stands still two milliseconds, so none is sent for as
+// long as a connection may be idle.
+var seldom = net.KeepAliveConfig{Enable: true, Idle: idleLife + time.Minute, Interval: 75 * time.Second, Count: 9}
 
 // Port is where in a sandbox a connection leads to.
 type Port struct {
@@ -286,7 +290,7 @@ func (p *Pool) dialOnce(ctx context.Context, port Port) (*Conn, error) {
 }
 
 func (p *Pool) connect(ctx context.Context, port Port) (*Conn, error) {
-	dialer := net.Dialer{Timeout: dialTime, KeepAliveConfig: KeepAlive}
+	dialer := net.Dialer{Timeout: dialTime, KeepAliveConfig: seldom}
 	address := p.address
 	if p.network == "tcp" {
 		address = net.JoinHostPort(p.address, portText(port.Number))

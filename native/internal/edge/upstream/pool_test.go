@@ -5,6 +5,7 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,6 +96,23 @@ func TestConnectionsIntoSandboxesAreNotPacedHoweverTheMachineIsSet(t *testing.T)
 		t.Errorf("congestion control is %q", control)
 	}
 	conn.Close()
+}
+
+// A probe would wake the runtime of a sandbox that stands still.
+func TestConnectionsIntoSandboxesAreNotProbedWhileTheyMayBeIdle(t *testing.T) {
+	pool := NewLimit(8).ToSandbox("127.0.0.1", nil)
+	defer pool.Retire()
+	conn := get(t, pool, listening(t))
+	defer conn.Close()
+	var idleSeconds int
+	if err := conn.rawConn().Control(func(fd uintptr) {
+		idleSeconds, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_KEEPIDLE)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if idle := time.Duration(idleSeconds) * time.Second; idle <= idleLife {
+		t.Errorf("the first probe comes after %v, and a connection is kept for %v", idle, idleLife)
+	}
 }
 
 func TestVisitorsOfAPortLeaveRoomForOthersAndForTheAgent(t *testing.T) {
