@@ -123,7 +123,8 @@ export interface Machine {
    *  Throws CheckpointError, which says whether the machine still runs. Files are not synced, and never change: other
    *  checkpoints may share them by hard links. */
   checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
-  /** Ends the machine and removes all traces of it. Repeatable. */
+  /** Ends the machine and removes all traces of it. Repeatable. What runs in it has been killed when the call returns its promise,
+   *  which settles when all is gone. */
   stop(): Promise<void>;
   stats(): Promise<MachineStats>;
   /** Moves the machine's memory out of the host's, as far as that has swap for it, and returns how many bytes went. Nothing is

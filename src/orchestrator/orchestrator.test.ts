@@ -243,7 +243,7 @@ describe("a kill", () => {
     routes.detach("edge");
   });
 
-  test("gives its slot to who asks next, though its removal is not over when it is answered", async () => {
+  test("is answered while the kernel takes its machine apart, whose slot goes to who asks next", async () => {
     bench.slots.total = 1;
     const { id } = await bench.create();
     const machine = bench.context.entries.get(id)?.incarnation?.machine;
@@ -251,10 +251,12 @@ describe("a kill", () => {
     const stop = machine.stop;
     const removed = Promise.withResolvers<void>();
     machine.stop = async () => {
-      await stop.call(machine);
+      const stopped = stop.call(machine);
       await removed.promise;
+      await stopped;
     };
     await bench.orchestrator.kill(id);
+    assert.equal(bench.machines().length, 0);
     assert.equal(bench.slots.heldIndexes().length, 1);
     const next = bench.create();
     removed.resolve();

@@ -108,6 +108,12 @@ export class Cgroups {
     return [...pids];
   }
 
+  /** Sends SIGKILL to every process that is in the group now: none of them goes back to its program. The kernel may take a while to
+   *  end them, and what one has begun meanwhile is not among them. */
+  kill(id: string): void {
+    for (const pid of this.processes(id)) killQuietly(pid);
+  }
+
   /** Ends every process of the group and removes it. Repeatable. Errors: internal, when processes do not go away. */
   async remove(id: string): Promise<void> {
     const giveUpAtMs = performance.now() + REMOVE_TIMEOUT_MS;
@@ -123,7 +129,7 @@ export class Cgroups {
   }
 
   async #removeNow(id: string): Promise<boolean> {
-    for (const pid of this.processes(id)) killQuietly(pid);
+    this.kill(id);
     // All are tried, so that one that is busy does not keep the others.
     return (await Promise.all(this.#version.dirs(this.path(id)).map(removeDir))).every(Boolean);
   }
