@@ -306,3 +306,20 @@ test("whoever asks when metrics are due takes them along; a sandbox that is aske
   assert.deepEqual(asked, [false, true, false, true, false]);
   assert.equal((await telemetry.metrics(ID, {})).length, 2);
 });
+
+test("one that goes on after a rest has its metrics read no sooner than anybody", async (t) => {
+  const clock = standingClock(t);
+  const asked: boolean[] = [];
+  const { entry: sandbox, incarnation } = running(ID, async ({ metrics }) => {
+    asked.push(metrics);
+    return { ...(metrics && { reading: READING }), entries: [], more: false };
+  });
+  await collector.refresh(sandbox);
+  clock.move(60_000);
+  collector.putOff(incarnation);
+  for (const ms of [0, 4_000, 1_000]) {
+    clock.move(ms);
+    await collector.refresh(sandbox);
+  }
+  assert.deepEqual(asked, [false, false, false, true]);
+});

@@ -93,6 +93,12 @@ export class Collector {
     await atMost(LAST_WAIT_MS, this.#fresh(entry, incarnation));
   }
 
+  /** Metrics are not due in a moment that a frozen one goes on for. */
+  putOff(incarnation: Incarnation): void {
+    const watched = this.#of(incarnation);
+    watched.dueMs = Math.max(watched.dueMs, performance.now() + EVERY_MS);
+  }
+
   #round(): void {
     const nowMs = performance.now();
     for (const entry of this.#entries.all()) {

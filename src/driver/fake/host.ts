@@ -30,11 +30,19 @@ export class FakeHost {
   readonly running = new Map<MachineId, FakeMachine>();
   /** Ids of which something is left: running machines, and what `leave` says a crash has left. */
   readonly remains = new Set<MachineId>();
-  /** What each of them holds. */
+  /** What each of them holds, of which nothing has gone to swap; and what comes back of it by waking. */
   memoryBytes = 16 * 1024 * 1024;
+  neededBytes = 8 * 1024 * 1024;
+  /** The kernel gives up when it has taken so much at a time. */
+  reclaimAtOnceBytes = Number.POSITIVE_INFINITY;
   /** Machines whose memory was taken, in order. */
   readonly reclaimed: MachineId[] = [];
   readonly #failures = new Map<FakeOperation, Error[]>();
+
+  /** What a machine holds in memory now. */
+  heldBytes(id: MachineId): number {
+    return this.running.get(id)?.heldBytes ?? 0;
+  }
 
   /** The next call of this operation throws `error` instead of doing anything. Calls queue up. */
   failNext(operation: FakeOperation, error: Error): void {

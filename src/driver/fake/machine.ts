@@ -27,6 +27,7 @@ export class FakeMachine implements Machine {
   readonly #spec: MachineSpec;
   readonly #agent: AgentProcess | undefined;
   readonly #exit = Promise.withResolvers<MachineExit>();
+  #swappedBytes = 0;
 
   private constructor(host: FakeHost, spec: MachineSpec, agent: AgentProcess | undefined) {
     this.id = spec.id;
@@ -53,6 +54,7 @@ export class FakeMachine implements Machine {
 
   async resume(): Promise<void> {
     this.#host.mayFail("resume");
+    this.#swappedBytes = Math.min(this.#swappedBytes, Math.max(0, this.#allBytes() - this.#host.neededBytes));
     this.#agent?.signal("SIGCONT");
   }
 
@@ -83,7 +85,7 @@ export class FakeMachine implements Machine {
 
   async stats(): Promise<MachineStats> {
     return {
-      memoryBytes: Math.min(this.#host.memoryBytes, this.#spec.resources.memoryBytes),
+      memoryBytes: this.heldBytes,
       cpuUsec: 0,
       pids: 1,
       oomKills: 0,
@@ -93,7 +95,9 @@ export class FakeMachine implements Machine {
   async reclaim(): Promise<number> {
     this.#host.mayFail("reclaim");
     this.#host.reclaimed.push(this.id);
-    return this.#host.memoryBytes;
+    const bytes = Math.min(this.#host.reclaimAtOnceBytes, this.heldBytes);
+    this.#swappedBytes += bytes;
+    return bytes;
   }
 
   memory(): MemoryReading | undefined {
@@ -105,6 +109,16 @@ export class FakeMachine implements Machine {
     this.#exit.resolve(exit);
     this.#host.running.delete(this.id);
     await this.#agent?.kill();
+  }
+
+  /** In memory, without what is in swap. */
+  get heldBytes(): number {
+    return Math.max(0, this.#allBytes() - this.#swappedBytes);
+  }
+
+  /** With what is in swap. */
+  #allBytes(): number {
+    return Math.min(this.#host.memoryBytes, this.#spec.resources.memoryBytes);
   }
 
   #runs(): boolean {

@@ -1,12 +1,27 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { MIB } from "#domain";
 import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import { Semaphore } from "#lib/mutex";
 import type { Background } from "../background.ts";
-import type { Entry } from "../entry.ts";
+import type { Entry, Incarnation } from "../entry.ts";
 
 /** Of one that holds less, what its next moment needs would come back from the disk each time. */
 const WORTH_BYTES = 32 * MIB;
+/** So many times what it needs to be awake is much. */
+const WORTH_TIMES = 2;
+/** The kernel gives up while what it takes is still on its way to the disk. It is asked again a moment later, and no more when it
+ *  found next to nothing several times. */
+const BARREN_BYTES = MIB;
+const BARREN_TURNS = 4;
+const WRITTEN_AFTER_MS = 30;
+/** What a turn takes at the least, on the average: others wait. */
+const TURN_BYTES = 8 * MIB;
+
+/** Pure: whether a machine that stands still holds much. `neededBytes`: what it needs to be awake; 0 where that is not known. */
+export function isWorthTaking(heldBytes: number, neededBytes: number): boolean {
+  return heldBytes >= Math.max(WORTH_BYTES, WORTH_TIMES * neededBytes);
+}
 
 /** Where what a machine holds can go. */
 export interface SwapRoom {
@@ -18,6 +33,15 @@ export interface ReclaimerDeps {
   readonly swap: SwapRoom;
   readonly background: Background;
   readonly logger: Logger;
+  /** When it aborts nothing more is taken. */
+  readonly signal: AbortSignal;
+}
+
+export interface Offer {
+  /** What it needs to be awake; 0 where that is not known. */
+  readonly neededBytes: number;
+  /** Its memory went, but for so much of it that is still worth taking. */
+  readonly onTaken: (leftBytes: number) => void;
 }
 
 /**
@@ -33,31 +57,52 @@ export class Reclaimer {
   }
 
   /** Does so in the background, unless the sandbox is woken before its turn comes. One that is woken meanwhile takes no harm. */
-  offer(entry: Entry): void {
-    const { background, logger } = this.#deps;
+  offer(entry: Entry, { neededBytes, onTaken }: Offer): void {
+    const { background, logger, signal } = this.#deps;
     const incarnation = entry.frozen;
     if (incarnation === undefined) return;
-    const isFrozen = (): boolean => entry.frozen === incarnation && entry.state === "frozen";
+    const isWanted = (): boolean => !signal.aborted && entry.frozen === incarnation && entry.state === "frozen";
     void background.run(`taking the memory of ${entry.id}`, () =>
       this.#turns.run(async () => {
-        if (!isFrozen()) return;
+        if (!isWanted()) return;
+        const startedAtMs = performance.now();
         try {
           const { memoryBytes } = await incarnation.machine.stats();
-          if (memoryBytes < WORTH_BYTES || !(await this.#deps.swap.room(memoryBytes)) || !isFrozen()) return;
-          await fault("reclaim.room", incarnation.machine.id);
-          const startedAtMs = performance.now();
-          const bytes = await incarnation.machine.reclaim();
-          await fault("reclaim.taken", incarnation.machine.id);
+          if (!isWorthTaking(memoryBytes, neededBytes)) return;
+          const leftBytes = await this.#take(incarnation, memoryBytes, isWanted);
+          if (leftBytes >= memoryBytes) return;
           logger.debug("memory of an idle sandbox taken", {
             sandboxId: entry.id,
             durationMs: Math.round(performance.now() - startedAtMs),
-            reason: `${Math.round(bytes / MIB)} of ${Math.round(memoryBytes / MIB)} MiB`,
+            reason: `${Math.round((memoryBytes - leftBytes) / MIB)} of ${Math.round(memoryBytes / MIB)} MiB`,
           });
+          if (isWanted()) onTaken(isWorthTaking(leftBytes, 0) ? leftBytes : 0);
         } catch (error) {
           // One that has just ended has none.
-          if (isFrozen()) logger.warn("an idle sandbox keeps its memory", { sandboxId: entry.id, error });
+          if (isWanted()) logger.warn("an idle sandbox keeps its memory", { sandboxId: entry.id, error });
         }
       }),
     );
+  }
+
+  /**
+   * Until little is left, or the kernel finds nothing more to take; returns how much is left. What counts is what is gone a moment
+   * later: the kernel still counts what is on its way to the disk, and the machine's runtime may want some of it back.
+   */
+  async #take({ machine }: Incarnation, heldBytes: number, isWanted: () => boolean): Promise<number> {
+    const { swap, signal } = this.#deps;
+    const turnsMax = BARREN_TURNS + heldBytes / TURN_BYTES;
+    let leftBytes = heldBytes;
+    for (let [turn, barren] = [0, 0]; turn < turnsMax && barren < BARREN_TURNS; turn += 1) {
+      if (!isWorthTaking(leftBytes, 0) || !(await swap.room(leftBytes)) || !isWanted()) break;
+      await fault("reclaim.room", machine.id);
+      await machine.reclaim();
+      await fault("reclaim.taken", machine.id);
+      await sleep(WRITTEN_AFTER_MS, undefined, { signal }).catch(() => {});
+      const { memoryBytes } = await machine.stats();
+      barren = leftBytes - memoryBytes < BARREN_BYTES ? barren + 1 : 0;
+      leftBytes = memoryBytes;
+    }
+    return leftBytes;
   }
 }

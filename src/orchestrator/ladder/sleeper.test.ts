@@ -2,82 +2,8 @@ import assert from "node:assert/strict";
 import { afterEach, beforeEach, describe, test } from "node:test";
 import type { RouteChange, SandboxId } from "#domain";
 import { Bench, isKind, until } from "../testing/bench.ts";
-import { type IdleWindow, look } from "./idle.ts";
 
 const AFTER_MS = 60;
-
-describe("whether a machine is idle", () => {
-  const FULL_MS = 30_000;
-  const window: IdleWindow = { sinceMs: 0, cpuUsec: 0, lengthMs: FULL_MS };
-
-  test("one that did next to nothing in all of its window is", () => {
-    assert.equal(look(window, { nowMs: 29_999, cpuUsec: 100_000, fullMs: FULL_MS }).isIdle, false);
-    assert.deepEqual(look(window, { nowMs: 30_000, cpuUsec: 100_000, fullMs: FULL_MS }), { window, isIdle: true });
-  });
-
-  test("one that did something is watched anew, from then on", () => {
-    const seen = look(window, { nowMs: 10_000, cpuUsec: 200_000, fullMs: FULL_MS });
-    assert.deepEqual(seen, { window: { sinceMs: 10_000, cpuUsec: 200_000, lengthMs: FULL_MS }, isIdle: false });
-  });
-
-  test("one that was let go on for a moment and did something gets a whole window again", () => {
-    const moment = { ...window, lengthMs: 300 };
-    assert.equal(look(moment, { nowMs: 300, cpuUsec: 10_000, fullMs: FULL_MS }).isIdle, true);
-    const seen = look(moment, { nowMs: 300, cpuUsec: 50_000, fullMs: FULL_MS });
-    assert.deepEqual([seen.isIdle, seen.window.lengthMs], [false, FULL_MS]);
-  });
-});
-
-describe("the memory of a frozen sandbox", () => {
-  const MUCH_BYTES = 64 * 1024 * 1024;
-
-  async function frozenWith(bytes: number, hasRoom: boolean): Promise<{ bench: Bench; asked: number[] }> {
-    const asked: number[] = [];
-    const room = async (bytes: number): Promise<boolean> => {
-      asked.push(bytes);
-      return hasRoom;
-    };
-    const bench = await Bench.open({ idleAfterMs: AFTER_MS, swap: { room } });
-    bench.host.memoryBytes = bytes;
-    const { id } = await bench.create();
-    await until("the freeze", () => bench.stateOf(id) === "frozen");
-    return { bench, asked };
-  }
-
-  test("is taken where it is much, once for each time it stands still", async () => {
-    const { bench, asked } = await frozenWith(MUCH_BYTES, true);
-    await using _ = bench;
-    await until("the first time", () => bench.host.reclaimed.length === 1);
-    assert.deepEqual(asked, [MUCH_BYTES]);
-    // After its moment it stands still again.
-    await until("the second time", () => bench.host.reclaimed.length === 2);
-  });
-
-  test("stays where it is little, and where there is no room for it", async () => {
-    for (const [bytes, hasRoom] of [
-      [8 * 1024 * 1024, true],
-      [MUCH_BYTES, false],
-    ] as const) {
-      const { bench, asked } = await frozenWith(bytes, hasRoom);
-      await using _ = bench;
-      const id = bench.orchestrator.list()[0]?.id ?? "";
-      await bench.orchestrator.wake(id);
-      await until("another freeze", () => bench.stateOf(id) === "frozen");
-      if (!hasRoom) assert.ok(asked.length > 0);
-      assert.deepEqual(bench.host.reclaimed, []);
-    }
-  });
-
-  test("that cannot be taken harms nobody", async () => {
-    const { bench } = await frozenWith(MUCH_BYTES, true);
-    await using _ = bench;
-    bench.host.failNext("reclaim", new Error("as the test wants"));
-    await until("a time after that", () => bench.host.reclaimed.length > 1);
-    const id = bench.orchestrator.list()[0]?.id ?? "";
-    await bench.orchestrator.wake(id);
-    assert.notEqual(bench.stateOf(id), undefined);
-  });
-});
 
 describe("an idle sandbox", () => {
   let bench: Bench;
@@ -180,6 +106,15 @@ describe("an idle sandbox", () => {
     await until("the next freeze", () => bench.stateOf(id) === "frozen");
   });
 
+  test("has its metrics put off by a moment, and not by who wakes it", async (t) => {
+    const id = await frozen();
+    const { mock } = t.mock.method(bench.context.collector, "putOff");
+    thaws = 0;
+    await bench.orchestrator.wake(id);
+    await until("moments", () => thaws >= 3);
+    assert.equal(mock.callCount(), thaws - 1);
+  });
+
   test("that cannot be frozen goes on", async () => {
     const id = await create();
     bench.host.failNext("pause", new Error("as the test wants"));
@@ -234,7 +169,7 @@ describe("an idle sandbox", () => {
     await until("its end", () => bench.context.entries.all().length === 0);
   });
 
-  test("is one of many, who are looked at a few in each turn of the event loop, and all stand still in the end", async () => {
+  test("is one of many, of whom a few are looked at in each turn of the event loop, and each stands still some time", async () => {
     let [reads, most] = [0, 0];
     const turn = (): void => {
       [most, reads] = [Math.max(most, reads), 0];
@@ -252,11 +187,17 @@ describe("an idle sandbox", () => {
           return stats.call(machine);
         };
       }
-      await until("the freeze of all", () => bench.orchestrator.stats().frozen === 120);
+      const all = bench.orchestrator.list().map(({ id }) => id);
+      const stoodStill = new Set<SandboxId>();
+      await until("a freeze of each", () => {
+        for (const id of all) if (bench.stateOf(id) === "frozen") stoodStill.add(id);
+        return stoodStill.size === 120;
+      });
     } finally {
       clearImmediate(immediate);
     }
-    assert.ok(most > 0 && most < 40, `${most} were looked at in one turn`);
+    // Those of a round, those at the end of a moment, and those whose turn it is to be frozen.
+    assert.ok(most > 0 && most < 56, `${most} were looked at in one turn`);
   });
 
   test("is thawed by the next server", async () => {

@@ -1,5 +1,6 @@
-import { setImmediate as nextTurn } from "node:timers/promises";
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { AenvError } from "#domain";
+import type { MachineStats } from "#driver";
 import { fault } from "#lib/fault";
 import { Semaphore } from "#lib/mutex";
 import { Background } from "../background.ts";
@@ -11,14 +12,18 @@ import { Reclaimer } from "./reclaimer.ts";
 
 /** Readings in the time after which a sandbox counts as idle. */
 const LOOKS = 6;
-/** How long a frozen one stands still until it is let go on for a moment, and how long that is, by the time after which it counts
- *  as idle: a minute and a third of a second for half a minute. */
+/** How long a frozen one stands still until it is let go on for a moment, by the time after which it counts as idle. */
 const FROZEN_TIMES = 2;
-const MOMENT_SHARE = 1 / 100;
+/** How long that is, and no longer than from one reading to the next. */
+const MOMENT_MS = 300;
+/** A timer may fire so much early, by the clock that a moment is measured with. */
+const TIMER_EARLY_MS = 2;
 /** A reading takes a tenth of a millisecond, in which nothing else happens. */
 const LOOKS_A_TURN = 16;
 /** Each asks the edge and drains its logs, beside what others want of both. */
 const FREEZES_AT_ONCE = 16;
+/** Enough for two thousand to have theirs each minute; more at a time would be a load for those who are awake. */
+const MOMENTS_AT_ONCE = 16;
 /** Forwarders that say nothing for so long leave the sandbox awake. */
 const OFFER_WITHIN_MS = 2_000;
 
@@ -26,6 +31,10 @@ interface Watched {
   window: IdleWindow;
   isBeingLookedAt: boolean;
   frozenAtMs: number;
+  /** What it needs to be awake: what came back in the moment after its memory was taken. 0: not known. */
+  neededBytes: number;
+  /** Its memory was taken but for so much, and its next moment says what it needs to be awake. */
+  leftBytes: number | undefined;
 }
 
 /**
@@ -41,15 +50,16 @@ export class Sleeper {
   readonly #reclaimer: Reclaimer | undefined;
   readonly #timer: NodeJS.Timeout | undefined;
   readonly #freezing = new Semaphore(FREEZES_AT_ONCE);
+  readonly #momentary = new Semaphore(MOMENTS_AT_ONCE);
+  readonly #closing = new AbortController();
   #isInRound = false;
-  #isClosed = false;
 
   constructor(context: Context) {
     this.#context = context;
     this.#running = new Background(context.logger);
     this.#afterMs = context.idleAfterMs ?? 0;
     const { swap, logger } = context;
-    this.#reclaimer = swap && new Reclaimer({ swap, logger, background: this.#running });
+    this.#reclaimer = swap && new Reclaimer({ swap, logger, background: this.#running, signal: this.#closing.signal });
     if (this.#afterMs > 0) {
       const round = () => void this.#running.run("looking for idle sandboxes", () => this.#round());
       this.#timer = setInterval(round, this.#afterMs / LOOKS);
@@ -58,14 +68,21 @@ export class Sleeper {
 
   /** Those that are frozen stay so: the next server thaws them. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#closing.abort();
     clearInterval(this.#timer);
     await this.#running.close();
   }
 
   /** Lets a frozen sandbox go on. Precondition: it is frozen, in this very turn of the event loop. Errors: unavailable. */
   thaw(entry: Entry): Promise<void> {
-    return this.#thaw(entry, this.#afterMs);
+    const watched = entry.incarnation && this.#watched.get(entry.incarnation);
+    // What comes back now is what somebody uses, not what it needs to be awake.
+    if (watched !== undefined) watched.leftBytes = undefined;
+    return this.#thaw(entry, { lengthMs: this.#afterMs, isFromSwap: false });
+  }
+
+  get #isClosed(): boolean {
+    return this.#closing.signal.aborted;
   }
 
   /** All of them, a few in each turn of the event loop: a reading is taken at once, and there may be thousands. */
@@ -90,26 +107,61 @@ export class Sleeper {
     const watched = this.#of(incarnation, nowMs);
     if (entry.state === "running" && !watched.isBeingLookedAt) {
       watched.isBeingLookedAt = true;
-      void this.#running.run(`looking whether ${entry.id} is idle`, () =>
-        this.#look(entry, incarnation, watched).finally(() => {
+      void this.#running.run(`looking whether ${entry.id} is idle`, async () => {
+        await this.#look(entry, incarnation, watched).finally(() => {
           watched.isBeingLookedAt = false;
-        }),
-      );
+        });
+      });
     } else if (entry.state === "frozen" && nowMs - watched.frozenAtMs >= FROZEN_TIMES * this.#afterMs) {
-      void this.#running.run(`a moment for ${entry.id}`, () => this.#thaw(entry, this.#afterMs * MOMENT_SHARE));
+      this.#moment(entry, incarnation, watched);
     }
   }
 
-  async #look(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<void> {
-    if (!(await this.#isIdle(incarnation, watched))) return;
-    await this.#freezing.run(async () => {
+  /** Lets a frozen one go on for a moment, when it is its turn; one that does something then stays awake. */
+  #moment(entry: Entry, incarnation: Incarnation, watched: Watched): void {
+    if (watched.isBeingLookedAt) return;
+    watched.isBeingLookedAt = true;
+    void this.#running.run(`a moment for ${entry.id}`, () =>
+      this.#momentary
+        .run(() => this.#goOn(entry, incarnation, watched))
+        .finally(() => {
+          watched.isBeingLookedAt = false;
+        }),
+    );
+  }
+
+  async #goOn(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<void> {
+    if (this.#isClosed || entry.frozen !== incarnation) return;
+    if (entry.state !== "frozen" || entry.operation !== undefined) return;
+    const { leftBytes } = watched;
+    const lengthMs = Math.min(MOMENT_MS, this.#afterMs / LOOKS);
+    this.#context.collector.putOff(incarnation);
+    await this.#thaw(entry, { lengthMs, isFromSwap: leftBytes !== undefined });
+    await sleep(lengthMs + TIMER_EARLY_MS, undefined, { signal: this.#closing.signal }).catch(() => {});
+    if (entry.incarnation !== incarnation) return;
+    if (leftBytes !== undefined) {
+      const stats = await statsOf(incarnation);
+      if (stats !== undefined) watched.neededBytes = Math.max(0, stats.memoryBytes - leftBytes);
+    }
+    const didNothing = await this.#look(entry, incarnation, watched);
+    // What it needs for what it did is not known, unless it has just been measured.
+    if (leftBytes === undefined && !didNothing) watched.neededBytes = 0;
+    watched.leftBytes = undefined;
+  }
+
+  /** Freezes one that did nothing, unless somebody wants it. False: it did something. */
+  async #look(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<boolean> {
+    if (!(await this.#isIdle(incarnation, watched))) return false;
+    return this.#freezing.run(async () => {
       // It may have had to wait for its turn, and have done something meanwhile.
-      if (!(await this.#isIdle(incarnation, watched))) return;
-      if (this.#isClosed || entry.incarnation !== incarnation) return;
-      if (entry.state !== "running" || entry.operation !== undefined) return;
+      if (!(await this.#isIdle(incarnation, watched))) return false;
+      if (this.#isClosed || entry.incarnation !== incarnation) return true;
+      if (entry.state !== "running" || entry.operation !== undefined) return true;
       await this.#context.entries.begin(entry, () => this.#freeze(entry, incarnation, watched));
-      if (entry.state !== "running") return;
-      watched.window = { ...watched.window, sinceMs: performance.now(), lengthMs: this.#afterMs };
+      if (entry.state === "running") {
+        watched.window = { ...watched.window, sinceMs: performance.now(), lengthMs: this.#afterMs };
+      }
+      return true;
     });
   }
 
@@ -135,7 +187,7 @@ export class Sleeper {
       watched.frozenAtMs = performance.now();
       entry.frozen = incarnation;
       entry.update({ state: "frozen" });
-      this.#reclaimer?.offer(entry);
+      this.#offerMemory(entry, incarnation, watched);
       logger.debug("idle sandbox frozen", { sandboxId: entry.id, generation: entry.sandbox.generation });
     } catch (error) {
       logger.warn("an idle sandbox could not be frozen and goes on", { sandboxId: entry.id, error });
@@ -143,8 +195,21 @@ export class Sleeper {
     }
   }
 
-  /** `forMs`: it may be frozen again after doing nothing for so long. */
-  #thaw(entry: Entry, forMs: number): Promise<void> {
+  /** After that it goes on for a moment at once: what it needs to be awake comes back while nobody waits for it, and stays. */
+  #offerMemory(entry: Entry, incarnation: Incarnation, watched: Watched): void {
+    // This ends that moment: what came back is to stay.
+    if (watched.leftBytes !== undefined) return;
+    this.#reclaimer?.offer(entry, {
+      neededBytes: watched.neededBytes,
+      onTaken: (leftBytes) => {
+        watched.leftBytes = leftBytes;
+        this.#moment(entry, incarnation, watched);
+      },
+    });
+  }
+
+  /** It may be frozen again after doing nothing in such a window. */
+  #thaw(entry: Entry, kind: Pick<IdleWindow, "lengthMs" | "isFromSwap">): Promise<void> {
     const { entries, logger } = this.#context;
     const { incarnation } = entry;
     if (incarnation === undefined) throw new AenvError("internal", `frozen sandbox ${entry.id} has no machine`);
@@ -160,7 +225,7 @@ export class Sleeper {
       }
       const nowMs = performance.now();
       const cpuUsec = await usedOf(incarnation);
-      this.#of(incarnation, nowMs).window = { sinceMs: nowMs, cpuUsec, lengthMs: forMs };
+      this.#of(incarnation, nowMs).window = { ...kind, sinceMs: nowMs, cpuUsec };
       this.#awake(entry);
       logger.debug("sandbox thawed", { sandboxId: entry.id, generation: entry.sandbox.generation });
     });
@@ -177,9 +242,11 @@ export class Sleeper {
     if (known !== undefined) return known;
     const watched: Watched = {
       // Nothing is known of what it has used: the first reading begins a window.
-      window: { sinceMs: nowMs, cpuUsec: Number.NEGATIVE_INFINITY, lengthMs: this.#afterMs },
+      window: { sinceMs: nowMs, cpuUsec: Number.NEGATIVE_INFINITY, lengthMs: this.#afterMs, isFromSwap: false },
       isBeingLookedAt: false,
       frozenAtMs: 0,
+      neededBytes: 0,
+      leftBytes: undefined,
     };
     this.#watched.set(incarnation, watched);
     return watched;
@@ -187,7 +254,11 @@ export class Sleeper {
 }
 
 /** Without a bound for a machine that has just ended: nothing is begun with it. */
-async function usedOf({ machine }: Incarnation): Promise<number> {
-  const stats = await machine.stats().catch(() => undefined);
-  return stats?.cpuUsec ?? Number.POSITIVE_INFINITY;
+async function usedOf(incarnation: Incarnation): Promise<number> {
+  return (await statsOf(incarnation))?.cpuUsec ?? Number.POSITIVE_INFINITY;
+}
+
+/** undefined: the machine has just ended. */
+function statsOf({ machine }: Incarnation): Promise<MachineStats | undefined> {
+  return machine.stats().catch(() => undefined);
 }
