@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
-import { type CloudKernel, modulesInOrder } from "./cloud-kernel.ts";
+import { type CloudKernel, modulesInOrder, withoutSignature } from "./cloud-kernel.ts";
 
 let kernel: CloudKernel = { release: "6.1.0-1-cloud-amd64", dir: "" };
 beforeEach(() => {
@@ -27,6 +27,15 @@ test("a module that the kernel does not have is named", () => {
   assert.throws(() => modulesInOrder(kernel, ["kvm", "btrfs"]), {
     message: "kernel 6.1.0-1-cloud-amd64 has no module btrfs",
   });
+});
+
+test("of a signed module all before the signature is left, of another one everything", () => {
+  const code = Buffer.from("ELF and code");
+  const [signature, about] = [Buffer.from("signature"), Buffer.alloc(12)];
+  about.writeUInt32BE(signature.length, 8);
+  const signed = Buffer.concat([code, signature, about, Buffer.from("~Module signature appended~\n")]);
+  for (const module of [signed, code, Buffer.alloc(0)])
+    assert.equal(withoutSignature(module).toString(), module.length === 0 ? "" : "ELF and code");
 });
 
 function module(path: string, depends: string): void {

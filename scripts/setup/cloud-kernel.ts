@@ -75,6 +75,18 @@ export function modulesInOrder({ dir, release }: CloudKernel, names: readonly st
   return [...ordered];
 }
 
+/** What a signed module ends with, after the signature and twelve bytes about it of which the last four are its length. */
+const SIGNED = Buffer.from("~Module signature appended~\n");
+const ABOUT_SIGNATURE_BYTES = 12;
+
+/** A module without its signature, which a kernel takes that does not insist on one. To check it takes an emulated processor up to a
+ *  second. */
+export function withoutSignature(module: Buffer): Buffer {
+  const end = module.length - SIGNED.length;
+  if (end < ABOUT_SIGNATURE_BYTES || !module.subarray(end).equals(SIGNED)) return module;
+  return module.subarray(0, end - ABOUT_SIGNATURE_BYTES - module.readUInt32BE(end - 4));
+}
+
 /** A module's name is written with - or _, and means the same. */
 function moduleName(path: string): string {
   return basename(path, ".ko").replaceAll("-", "_");

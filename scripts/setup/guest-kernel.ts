@@ -2,7 +2,14 @@ import { createHash } from "node:crypto";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { basename, join } from "node:path";
 import { cacheDir, cached, makeDir, prune } from "./cache.js";
-import { bootImage, type CloudKernel, fetchCloudKernel, findCloudKernel, modulesInOrder } from "./cloud-kernel.ts";
+import {
+  bootImage,
+  type CloudKernel,
+  fetchCloudKernel,
+  findCloudKernel,
+  modulesInOrder,
+  withoutSignature,
+} from "./cloud-kernel.ts";
 import { type CpioEntry, cpioArchive } from "./cpio.ts";
 import { binDir } from "./go.ts";
 import { unpackKernel } from "./kernel-image.ts";
@@ -92,12 +99,29 @@ function elf(kernel: CloudKernel): Buffer {
   }
 }
 
-/** `names`: of the modules, all that are of use where it is not said. */
-export function guestInitrd(kernel: CloudKernel, init: Buffer, names: readonly string[] = MODULES): Buffer {
-  const modules = modulesInOrder(kernel, names).map((file, index): CpioEntry => {
+export function guestInitrd(kernel: CloudKernel, init: Buffer): Buffer {
+  return initrd(init, moduleEntries(kernel, MODULES));
+}
+
+/** One that an emulated machine is through with sooner: the modules alone that no guest starts without, as nobody has signed them. */
+export function smallGuestInitrd(kernel: CloudKernel, init: Buffer): Buffer {
+  const modules = moduleEntries(kernel, NEEDED_MODULES);
+  return initrd(
+    init,
+    modules.map((entry) => ({ ...entry, data: withoutSignature(entry.data) })),
+  );
+}
+
+type ModuleEntry = Extract<CpioEntry, { kind: "file" }> & { readonly data: Buffer };
+
+function moduleEntries(kernel: CloudKernel, names: readonly string[]): ModuleEntry[] {
+  return modulesInOrder(kernel, names).map((file, index) => {
     const path = `modules/${String(index).padStart(3, "0")}-${basename(file)}`;
     return { path, kind: "file", mode: 0o644, data: readFileSync(file) };
   });
+}
+
+function initrd(init: Buffer, modules: readonly CpioEntry[]): Buffer {
   return cpioArchive([
     { path: "init", kind: "file", mode: 0o755, data: init },
     { path: "dev", kind: "directory" },

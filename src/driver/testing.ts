@@ -5,7 +5,7 @@ import { after, afterEach, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { MIB } from "#domain";
 import { CheckpointError, type CheckpointReport, type DriverCapabilities } from "./driver.ts";
-import { eventually, patience } from "./testing/agent.ts";
+import { eventually, IS_EMULATED, patience } from "./testing/agent.ts";
 import { Bench, type DriverHarness, SMALL, type Started } from "./testing/bench.ts";
 import { diskTests } from "./testing/disk.ts";
 import { LiveState } from "./testing/live-state.ts";
@@ -30,6 +30,13 @@ kept = []
 while True: kept.append(bytearray(8 << 20))"`;
 /** How many processes there are, told by the shell itself. */
 const COUNT = "set -- /proc/[0-9]*; echo $#";
+/** The same, when it has not changed for a while: one program looks, for to start one costs a machine that is full of them much. */
+const SETTLED_COUNT = `exec bash -c '
+[ -p /tmp/still ] || mkfifo /tmp/still; exec 9<>/tmp/still
+until set -- /proc/[0-9]*; [ $# = "$count" ]; do count=$#; read -t ${patience(250) / 1000} -u 9; done
+echo $count'`;
+/** How many processes a fork bomb comes to at least: on an emulated processor a host's limit is low. */
+const leastBomb = ({ limitsKeptBy }: DriverCapabilities): number => (IS_EMULATED && limitsKeptBy === "host" ? 30 : 90);
 /** Processes that wait, and that no program has to be loaded for. */
 const FORK_BOMB = "mkfifo /tmp/never; exec 9<>/tmp/never; while :; do (read line <&9) & done";
 
@@ -59,13 +66,15 @@ export function driverSuite(
 }
 
 function lifecycleTests(bench: () => Bench): void {
-  test("a booted machine's agent answers; stopping leaves nothing", async () => {
+  test("a booted machine's agent answers, and not once it is told to stop; stopping leaves nothing", async () => {
     const { machine, agent } = await bench().boot();
     assert.ok(machine.pid > 1);
     assert.deepEqual(await bench().driver.leftovers(), [machine.id]);
     if (agent !== undefined) assert.equal((await agent.run("echo hello")).stdout, "hello");
     await bench().useAsTemplate(machine);
-    await machine.stop();
+    const stopped = machine.stop();
+    assert.equal(await agent?.answers(150), agent && false);
+    await stopped;
     await machine.stop();
     assert.equal((await machine.exited).reason, "stopped");
     assert.deepEqual(await bench().driver.leftovers(), []);
@@ -204,17 +213,20 @@ function limitTests(bench: () => Bench, lacks: DriverLimitations): void {
 
   test("a fork bomb ends at its limit, and root can go on", { skip: lacks.limits }, async () => {
     const { machine, agentOrFail } = await bench().start();
+    // A guest's own kernel has some, too.
+    const before = Number((await agentOrFail().run(COUNT)).stdout);
     await agentOrFail().spawn(FORK_BOMB, { user: "nobody" });
     const count = await eventually(60_000, async () => {
-      const { stdout } = await agentOrFail().run(COUNT);
-      const later = await agentOrFail().run(COUNT);
-      assert.ok(Number(stdout) > 100 && stdout === later.stdout, `${stdout} processes, then ${later.stdout}`);
-      return Number(stdout);
+      const { stdout } = await agentOrFail().run(SETTLED_COUNT);
+      const more = Number(stdout) - before;
+      assert.ok(more > leastBomb(bench().driver.capabilities), `${before} processes, then ${stdout}`);
+      return more;
     });
     assert.ok((await machine.stats()).pids <= SMALL.pidsMax);
     await eventually(60_000, async () => {
       const { stdout } = await agentOrFail().run(`pkill -KILL -u nobody; ${COUNT}`);
-      assert.ok(Number(stdout) < count / 4, `${stdout} of ${count} processes are still there`);
+      const left = Number(stdout) - before;
+      assert.ok(left < count / 4, `${left} of ${count} processes are still there`);
     });
     await machine.stop();
   });
@@ -224,8 +236,9 @@ function limitTests(bench: () => Bench, lacks: DriverLimitations): void {
 function stateTests(bench: () => Bench): void {
   test("each checkpoint of a chain is restored as it was taken, whatever became of the others, and says which memory has changed", async () => {
     const source = await bench().start();
+    const last = chainOf(bench().driver.capabilities);
     const dirs: string[] = [];
-    for (let at = 1; at <= CHAIN; at += 1) {
+    for (let at = 1; at <= last; at += 1) {
       await source.agentOrFail().run(`echo ${at} > /dev/shm/at; echo ${at} > /tmp/at; ${at === 2 ? WRITE_8M : ""}`);
       const dir = bench().checkpointDir();
       const { dirtyMemory } = await source.machine.checkpoint(dir, { keepRunning: true });
@@ -234,7 +247,7 @@ function stateTests(bench: () => Bench): void {
     }
     await source.machine.stop();
     const restored: Started[] = [];
-    for (const at of [1, CHAIN]) {
+    for (const at of [1, last]) {
       restored.push(await bench().restore(dirs[at - 1] ?? ""));
       // It needs neither those before it nor itself.
       for (const dir of dirs.slice(0, at)) await rm(dir, { recursive: true, force: true });
@@ -242,7 +255,7 @@ function stateTests(bench: () => Bench): void {
     const again = bench().checkpointDir();
     await restored.at(-1)?.machine.checkpoint(again, { keepRunning: false });
     restored.push(await bench().restore(again));
-    for (const [index, at] of [1, undefined, CHAIN].entries()) {
+    for (const [index, at] of [1, undefined, last].entries()) {
       if (at === undefined) continue;
       const said = await restored[index]?.agentOrFail().run("cat /dev/shm/at /tmp/at");
       assert.equal(said?.stdout, `${at}\n${at}`);
@@ -299,11 +312,16 @@ function assertChanged(
 ): void {
   const dirtyBytes = dirtyMemory?.reduce((sum, { length }) => sum + length, 0);
   if (!incrementalMemory) assert.equal(dirtyBytes, undefined);
-  else assert.ok(dirtyBytes !== undefined && dirtyBytes >= 8 * MIB && dirtyBytes < 128 * MIB, `${dirtyBytes} bytes`);
+  else
+    assert.ok(
+      dirtyBytes !== undefined && dirtyBytes >= 8 * MIB && dirtyBytes < SMALL.memoryBytes / 2,
+      `${dirtyBytes} bytes`,
+    );
 }
 
-/** Checkpoints in a row: more than the longest chain a driver keeps has parts, and one that goes on from there. */
-const CHAIN = 6;
+/** Checkpoints in a row: more than the longest chain a driver keeps has parts, and one that goes on from there. Where each is complete
+ *  there is no chain. */
+const chainOf = ({ incrementalMemory }: DriverCapabilities): number => (incrementalMemory ? 6 : 3);
 /** How long a checkpoint lies before it is restored, to tell clocks apart. */
 const GAP_MS = 3_000;
 /** A living process with a random generator and a clock of its own: once asked it says a number of the one, and how much of

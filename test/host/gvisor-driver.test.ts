@@ -5,18 +5,21 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { GIB, MIB, type Resources } from "#domain";
 import type { Driver, Machine, MachineSpec } from "#driver";
 import { commandLine, processIds } from "#lib/proc";
-import { patience, TestAgent } from "../../src/driver/testing/agent.ts";
+import { IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { driverSuite } from "../../src/driver/testing.ts";
 import { GvisorBench } from "./gvisor/bench.ts";
 
-const SMALL: Resources = { vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 1 * GIB, pidsMax: 1024 };
+const SMALL: Resources = {
+  ...{ vcpus: 1, diskBytes: 1 * GIB, pidsMax: 1024 },
+  memoryBytes: (IS_EMULATED ? 128 : 256) * MIB,
+};
 /** Where a `runsc` that makes a sandbox is killed, ms after its start: from before it has made anything to when it is done. */
 const KILL_AFTER_MS = [5, 20, 35, 50, 65, 80, 100, 130, 170];
 
 const skip = process.getuid?.() === 0 ? false : "needs root";
 
 /** They take gVisor minutes on an emulated processor, and ask nothing of the host's kernel. */
-const lacks = patience(1) > 1 ? { disk: "tested on a real processor, by this file among the host's tests" } : {};
+const lacks = IS_EMULATED ? { disk: "tested on a real processor, by this file among the host's tests" } : {};
 if (skip === false) driverSuite("gvisor", () => GvisorBench.open(), lacks);
 
 describe("what the gVisor driver leaves on and takes from the host", { skip, timeout: patience(300_000) }, () => {

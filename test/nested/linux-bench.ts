@@ -2,7 +2,8 @@ import { FirecrackerBench } from "../host/firecracker/bench.ts";
 import { fromEnvironment } from "../host/machines/host.ts";
 
 /** More words for a guest's kernel; what they leave out costs each machine under emulation seconds. */
-export const QUICK_GUEST = "mitigations=off nokaslr init_on_alloc=0 randomize_kstack_offset=off audit=0";
+export const QUICK_GUEST =
+  "mitigations=off nokaslr init_on_alloc=0 randomize_kstack_offset=off audit=0 hardened_usercopy=off lsm=capability cryptomgr.notests";
 
 /**
  * A host for VMs with whole Linux guests: the kernel and initrd that `npm run up` makes, the base template's image.

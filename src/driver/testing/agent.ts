@@ -198,6 +198,9 @@ export class TestAgent {
   }
 }
 
+/** Whether the processor is an emulated one: what is large is asked for in small there. */
+export const IS_EMULATED = SLOWNESS > 1;
+
 /** How long to wait for what is there within so many ms on a usual machine. */
 export function patience(usualMs: number): number {
   return usualMs * SLOWNESS;

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { GIB, MIB, type Resources } from "#domain";
 import type { Driver, Machine, MachineId, MachineNetwork, MachineSpec } from "../driver.ts";
-import { patience, TestAgent } from "./agent.ts";
+import { IS_EMULATED, TestAgent } from "./agent.ts";
 
 /** What a driver under test stands on. One for the whole suite. */
 export interface DriverHarness extends AsyncDisposable {
@@ -18,11 +18,12 @@ export interface DriverHarness extends AsyncDisposable {
   reuse?(spec: MachineSpec): void;
 }
 
-/** What a machine has where a test asks for nothing. Where the processor is emulated, half as many processes under gVisor: those of a
- *  fork bomb take it half a minute. */
+/** What a machine has where a test asks for nothing. Where the processor is emulated, so little that bombs end soon: under gVisor
+ *  32 processes of the guest. */
 export const SMALL: Resources = {
-  ...{ vcpus: 1, memoryBytes: 256 * MIB, diskBytes: 1 * GIB },
-  pidsMax: patience(1) > 1 ? 640 : 2048,
+  ...{ vcpus: 1, diskBytes: 1 * GIB },
+  memoryBytes: (IS_EMULATED ? 192 : 256) * MIB,
+  pidsMax: IS_EMULATED ? 352 : 2048,
 };
 
 /** A machine of a test. */
