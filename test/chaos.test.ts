@@ -87,6 +87,17 @@ describe("what the chaos run takes for harm", () => {
     assert.equal(judge(doing, { status: 500, body: {} }, killed(["aenvd"])).verdict, "unknown");
   });
 
+  test("a kill is answered when nothing runs any more, whatever of the rest fails", () => {
+    const kill = { operation: "kill", subject: "a", content: FRESH, promised: [], said: "" } as const;
+    for (const point of ["kill.stopped", "kill.released"] as const) {
+      const failed = killed(undefined, { point, error: "ENOSPC", killed: 0 });
+      requirePromise({ ...kill, verdict: "done" }, failed);
+      assert.throws(() => requirePromise({ ...kill, verdict: "refused" }, failed), { harm: "lost" });
+    }
+    const before = killed(undefined, { point: "kill.ended", error: "ENOSPC", killed: 0 });
+    assert.throws(() => requirePromise({ ...kill, verdict: "done" }, before), { harm: "wrong" });
+  });
+
   test("of what stood ready and has ended nobody hears, and who wants a frozen one reaches it", () => {
     const at = (point: FaultFired["point"], kill: FaultFired["kill"]): FaultFired[] => killed(kill, { point });
     const own = killed(["runtime"], { machineId: "a-0001", point: "copy.thawed" });

@@ -9,8 +9,17 @@ export type Verdict = "done" | "refused" | "unknown";
 const BEFORE_READY: readonly FaultPoint[] = ["launch.prepared", "launch.started", "launch.answering"];
 /** Nor one that stood ready: what it stood for is restored instead. */
 const INSTEAD: readonly FaultPoint[] = ["copy.thawed", "clone.thawed"];
+/** Of one that runs no more something is left, which is tried again. */
+const AFTER_DEATH: readonly FaultPoint[] = ["kill.stopped", "kill.released"];
 /** What stood ready and has ended, or not been made, nobody hears of. Nor of memory that stays. */
-const UNHEARD: readonly FaultPoint[] = [...INSTEAD, "copy.kept", "clone.frozen", "reclaim.room", "swap.reserved"];
+const UNHEARD: readonly FaultPoint[] = [
+  ...INSTEAD,
+  ...AFTER_DEATH,
+  "copy.kept",
+  "clone.frozen",
+  "reclaim.room",
+  "swap.reserved",
+];
 
 /** Those of whom a machine ends. */
 const ENDS_MACHINE: readonly Victim[] = ["runtime", "gofer", "agent"];
