@@ -109,15 +109,16 @@ async function goTests(): Promise<number> {
   return vet || tests || (await fuzz(env));
 }
 
-/** Tries made-up input on everything that takes it, each for a moment. To search longer: CONTRIBUTING.md. */
+/** Tries made-up input on everything that takes it, some thousand each. To search longer: CONTRIBUTING.md. */
 async function fuzz(env: Record<string, string>): Promise<number> {
   for (const folder of FUZZED) {
     const list = await run(["go", "test", "-C", "native", "-list", "^Fuzz", folder], { cwd: root, env });
     const targets = list.split("\n").filter((line) => line.startsWith("Fuzz"));
     if (targets.length === 0) throw new Error(`there is no fuzz target in native/${folder}`);
     for (const target of targets) {
-      // Go takes up to a minute to make each input shorter that leads to new code, and tries none meanwhile.
-      const search = ["-fuzz", `^${target}$`, "-fuzztime", "2s", "-fuzzminimizetime", "100x", "-parallel", "1"];
+      // Go takes up to a minute to make each input shorter that leads to new code, and tries none meanwhile. A number of tries, for one
+      // that a limit of time ends may be told as "context deadline exceeded".
+      const search = ["-fuzz", `^${target}$`, "-fuzztime", "2000x", "-fuzzminimizetime", "100x", "-parallel", "1"];
       const code = await show(["go", "test", "-C", "native", folder, "-run", "^$", ...search], { cwd: root, env });
       if (code !== 0) return code;
     }
