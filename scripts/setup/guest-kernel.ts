@@ -105,19 +105,18 @@ export function guestInitrd(kernel: CloudKernel, init: Buffer): Buffer {
 
 /** One that an emulated machine is through with sooner: the modules alone that no guest starts without, as nobody has signed them. */
 export function smallGuestInitrd(kernel: CloudKernel, init: Buffer): Buffer {
-  const modules = moduleEntries(kernel, NEEDED_MODULES);
-  return initrd(
-    init,
-    modules.map((entry) => ({ ...entry, data: withoutSignature(entry.data) })),
-  );
+  return initrd(init, moduleEntries(kernel, NEEDED_MODULES, withoutSignature));
 }
 
-type ModuleEntry = Extract<CpioEntry, { kind: "file" }> & { readonly data: Buffer };
-
-function moduleEntries(kernel: CloudKernel, names: readonly string[]): ModuleEntry[] {
+/** Modules and those that they need, to be loaded in the order of their names. `prepare`: what becomes of each. */
+export function moduleEntries(
+  kernel: CloudKernel,
+  names: readonly string[],
+  prepare = (module: Buffer): Buffer => module,
+): CpioEntry[] {
   return modulesInOrder(kernel, names).map((file, index) => {
     const path = `modules/${String(index).padStart(3, "0")}-${basename(file)}`;
-    return { path, kind: "file", mode: 0o644, data: readFileSync(file) };
+    return { path, kind: "file", mode: 0o644, data: prepare(readFileSync(file)) };
   });
 }
 

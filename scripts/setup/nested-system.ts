@@ -3,16 +3,9 @@ import { existsSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileS
 import { basename, join } from "node:path";
 import { aptOptions, baseRecipeHash, baseTree } from "./base.ts";
 import { cacheDir, cached, makeDir, prune } from "./cache.js";
-import {
-  bootImage,
-  type CloudKernel,
-  fetchCloudKernel,
-  findCloudKernel,
-  modulesInOrder,
-  withoutSignature,
-} from "./cloud-kernel.ts";
+import { bootImage, type CloudKernel, fetchCloudKernel, findCloudKernel, withoutSignature } from "./cloud-kernel.ts";
 import { type CpioEntry, cpioArchive } from "./cpio.ts";
-import { initPath, NEEDED_MODULES, smallGuestInitrd } from "./guest-kernel.ts";
+import { initPath, moduleEntries, NEEDED_MODULES, smallGuestInitrd } from "./guest-kernel.ts";
 import { hashTree } from "./hash.ts";
 import { debianSources } from "./mirrors.ts";
 import { emulatorDir, makeEmulator } from "./nested-emulator.ts";
@@ -136,15 +129,18 @@ function smallInitrd(kernel: CloudKernel, init: Buffer): string {
 }
 
 function archive(kernel: CloudKernel): Buffer {
-  const program = (path: string, data: Buffer): CpioEntry => ({ path, kind: "file", mode: 0o755, data });
+  const program = (path: string, file: string): CpioEntry => ({
+    path,
+    kind: "file",
+    mode: 0o755,
+    data: readFileSync(file),
+  });
   return cpioArchive([
-    program("init", readFileSync(INIT)),
+    program("init", INIT),
     { path: "bin", kind: "directory" },
-    program("bin/busybox", readFileSync(BUSYBOX)),
+    program("bin/busybox", BUSYBOX),
     { path: "modules", kind: "directory" },
-    ...modulesInOrder(kernel, MODULES).map((file, index) =>
-      program(`modules/${String(index).padStart(3, "0")}-${basename(file)}`, withoutSignature(readFileSync(file))),
-    ),
+    ...moduleEntries(kernel, MODULES, withoutSignature),
     ...["proc", "sys", "dev"].map((path): CpioEntry => ({ path, kind: "directory" })),
     { path: "dev/console", kind: "device", mode: 0o600, major: 5, minor: 1 },
   ]);

@@ -127,9 +127,9 @@ export interface Machine {
    *  which settles when all is gone. */
   stop(): Promise<void>;
   stats(): Promise<MachineStats>;
-  /** Moves the machine's memory out of the host's, as far as that has swap for it, and returns how many bytes went. Nothing is
-   *  lost: what is touched comes back by itself. For a paused machine, which touches nothing. Takes about 2 s a GiB. */
-  reclaim(): Promise<number>;
+  /** Moves the machine's memory out of the host's, as far as that has swap for it and the kernel does not give up. Nothing is lost:
+   *  what is touched comes back by itself. For a paused machine, which touches nothing. Takes about 2 s a GiB. */
+  reclaim(): Promise<void>;
   /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended, or has a kernel of its own that
    *  keeps its memory. */
   memory(): MemoryReading | undefined;

@@ -85,8 +85,8 @@ export abstract class ProcessMachine implements Machine {
     return { memoryBytes, cpuUsec, pids, oomKills };
   }
 
-  reclaim(): Promise<number> {
-    return this.#cgroups.reclaim(this.#cgroup, this.#memoryLimitBytes);
+  async reclaim(): Promise<void> {
+    await this.#cgroups.reclaim(this.#cgroup, this.#memoryLimitBytes);
   }
 
   abstract checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;

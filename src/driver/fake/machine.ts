@@ -92,12 +92,10 @@ export class FakeMachine implements Machine {
     };
   }
 
-  async reclaim(): Promise<number> {
+  async reclaim(): Promise<void> {
     this.#host.mayFail("reclaim");
     this.#host.reclaimed.push(this.id);
-    const bytes = Math.min(this.#host.reclaimAtOnceBytes, this.heldBytes);
-    this.#swappedBytes += bytes;
-    return bytes;
+    this.#swappedBytes += Math.min(this.#host.reclaimAtOnceBytes, this.heldBytes);
   }
 
   memory(): MemoryReading | undefined {

@@ -105,13 +105,8 @@ export class Sleeper {
     if (incarnation === undefined || entry.operation !== undefined) return;
     const nowMs = performance.now();
     const watched = this.#of(incarnation, nowMs);
-    if (entry.state === "running" && !watched.isBeingLookedAt) {
-      watched.isBeingLookedAt = true;
-      void this.#running.run(`looking whether ${entry.id} is idle`, async () => {
-        await this.#look(entry, incarnation, watched).finally(() => {
-          watched.isBeingLookedAt = false;
-        });
-      });
+    if (entry.state === "running") {
+      this.#attend(watched, `looking whether ${entry.id} is idle`, () => this.#look(entry, incarnation, watched));
     } else if (entry.state === "frozen" && nowMs - watched.frozenAtMs >= FROZEN_TIMES * this.#afterMs) {
       this.#moment(entry, incarnation, watched);
     }
@@ -119,15 +114,22 @@ export class Sleeper {
 
   /** Lets a frozen one go on for a moment, when it is its turn; one that does something then stays awake. */
   #moment(entry: Entry, incarnation: Incarnation, watched: Watched): void {
+    this.#attend(watched, `a moment for ${entry.id}`, () =>
+      this.#momentary.run(() => this.#goOn(entry, incarnation, watched)),
+    );
+  }
+
+  /** Begins something in the background, unless something is under way with that machine. */
+  #attend(watched: Watched, what: string, work: () => Promise<unknown>): void {
     if (watched.isBeingLookedAt) return;
     watched.isBeingLookedAt = true;
-    void this.#running.run(`a moment for ${entry.id}`, () =>
-      this.#momentary
-        .run(() => this.#goOn(entry, incarnation, watched))
-        .finally(() => {
-          watched.isBeingLookedAt = false;
-        }),
-    );
+    void this.#running.run(what, async () => {
+      try {
+        await work();
+      } finally {
+        watched.isBeingLookedAt = false;
+      }
+    });
   }
 
   async #goOn(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<void> {

@@ -41,12 +41,17 @@ var (
 	ErrAsleep = errors.New("the sandbox stands still and could not be woken")
 )
 
-// KeepAlive finds clients that are gone without a word: asked after a minute, then every 75 s, nine times.
-var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 75 * time.Second, Count: 9}
+// KeepAlive finds clients that are gone without a word.
+var KeepAlive = probedAfter(time.Minute)
 
 // seldom is for connections into sandboxes: a probe costs the runtime of one that stands still two milliseconds, so none is sent for as
 // long as a connection may be idle.
-var seldom = net.KeepAliveConfig{Enable: true, Idle: idleLife + time.Minute, Interval: 75 * time.Second, Count: 9}
+var seldom = probedAfter(idleLife + time.Minute)
+
+// probedAfter: a peer that has said nothing for so long is asked, then every 75 s, nine times.
+func probedAfter(idle time.Duration) net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: idle, Interval: 75 * time.Second, Count: 9}
+}
 
 // Port is where in a sandbox a connection leads to.
 type Port struct {

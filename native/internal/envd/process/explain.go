@@ -30,7 +30,7 @@ func explainStart(err error, p *plan) error {
 	case errors.Is(err, unix.ENOEXEC):
 		return invalid("'%s' is not a program of this machine, and has no #! line", cmd)
 	}
-	if failed := (*spawn.Error)(nil); errors.As(err, &failed) && failed.Call == spawn.Chdir {
+	if spawn.Failed(err, spawn.Chdir) {
 		if problem := explainWorkdir(p); problem != nil {
 			return problem
 		}

@@ -168,8 +168,7 @@ func (s *Service) execute(path string, argv []string, attr *spawn.Attr, proc *pr
 
 // isHomeless tells whether a start failed because the user has no home: it is looked for only then, since most have one.
 func isHomeless(err error, p *plan) bool {
-	var failed *spawn.Error
-	if !p.atHome || !errors.As(err, &failed) || failed.Call != spawn.Chdir {
+	if !p.atHome || !spawn.Failed(err, spawn.Chdir) {
 		return false
 	}
 	info, statErr := os.Stat(p.cwd)

@@ -9,6 +9,7 @@
 package spawn
 
 import (
+	"errors"
 	"runtime"
 	"syscall"
 	"unsafe"
@@ -47,6 +48,12 @@ type Error struct {
 func (e *Error) Error() string { return e.Call + ": " + e.Errno.Error() }
 
 func (e *Error) Unwrap() error { return e.Errno }
+
+// Failed tells whether err is of this system call.
+func Failed(err error, call string) bool {
+	var failed *Error
+	return errors.As(err, &failed) && failed.Call == call
+}
 
 // Start starts a program and returns when it runs: everything else it has, its limits too, is this process's. (Go raises the soft
 // limit of open files to the hard one, and takes that back in a child of its own; in a machine both are the same.) The error is
