@@ -3,8 +3,6 @@ import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative } from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { suites } from "../scripts/setup/nested.ts";
-import { isInput } from "../scripts/setup/nested-passes.ts";
 
 const root = fileURLToPath(new URL("..", import.meta.url));
 
@@ -146,15 +144,6 @@ describe("architecture", () => {
     assert.deepEqual(wrong, [], "what a suite of the nested machine depends on leaves the other drivers out");
   });
 
-  test("a suite of the nested machine is run again when anything that it imports has changed", () => {
-    const wrong = suites().flatMap(({ name, files, tested }) => {
-      const reached = reachedFrom(files);
-      assert.ok(reached.size > files.length, `nothing is imported by ${name}`);
-      return [...reached].filter((path) => !isInput(path, tested)).map((path) => `${name} → ${path}`);
-    });
-    assert.deepEqual(wrong, [], "see SOURCES in scripts/setup/nested-passes.ts");
-  });
-
   test("processes are started in one place", () => {
     const wrong = product.filter((source) =>
       importsOf(source).some((specifier) => /^(?:node:)?child_process$/.test(specifier)),
@@ -199,25 +188,4 @@ function importsOf({ text }: Pick<Source, "text">): readonly string[] {
 /** The room a door leads to; undefined for what is not ours and for relative imports, which have a test of their own. */
 function roomOf(specifier: string): string | undefined {
   return specifier.startsWith("#") ? specifier.slice(1).split("/")[0] : undefined;
-}
-
-/** These files and all of the checkout that they import, themselves or by what they import. */
-function reachedFrom(files: readonly string[]): ReadonlySet<string> {
-  const { imports } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
-    imports: Record<string, string>;
-  };
-  const doors = Object.entries(imports).map(([door, target]) => [door.split("*"), target] as const);
-  const targetOf = (specifier: string, from: string): string[] => {
-    if (specifier.startsWith(".")) return [join(dirname(from), specifier)];
-    return doors.flatMap(([[start = "", end], target]) => {
-      if (end === undefined) return specifier === start ? [join(target)] : [];
-      return specifier.startsWith(start) ? [join(target.replaceAll("*", specifier.slice(start.length)))] : [];
-    });
-  };
-  const reached = new Set(files);
-  for (const path of reached) {
-    const specifiers = importsOf({ text: readFileSync(join(root, path), "utf8") });
-    for (const target of specifiers.flatMap((specifier) => targetOf(specifier, path))) reached.add(target);
-  }
-  return reached;
 }

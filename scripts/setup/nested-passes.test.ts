@@ -1,22 +1,29 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { test } from "node:test";
 import { NestedPasses, nestedInputs } from "./nested-passes.ts";
 
-test("a suite counts as passed for the very same inputs only, and the search path is none", async () => {
+test("a suite counts as passed for the very same inputs only", async () => {
   const cache = mkdtempSync(join(tmpdir(), "aenv-passes-"));
   const before = process.env.AENV_CACHE_DIR;
   process.env.AENV_CACHE_DIR = cache;
   try {
-    const inputs = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/a" }, "gvisor");
-    const same = { PATH: "/usr/bin", AENV_TEST_BIN_DIR: "/cache/bin/a", AENV_TEST_JAILER: "/cache/jailer" };
-    assert.equal(await nestedInputs(same, "gvisor"), inputs);
-    const others = await nestedInputs({ PATH: "/bin", AENV_TEST_BIN_DIR: "/cache/bin/b" }, "gvisor");
+    const tool = join(cache, "..", `${basename(cache)}-tool`);
+    writeFileSync(tool, "one");
+    const env = { AENV_TEST_BIN_DIR: "/cache/bin/a", AENV_TEST_BUSYBOX: tool };
+    const command = { script: "script", options: ["--option"], env };
+    const inputs = await nestedInputs(command);
+    const inAnyOrder = Object.fromEntries(Object.entries(env).reverse());
+    assert.equal(await nestedInputs({ ...command, env: inAnyOrder }), inputs);
+    assert.notEqual(await nestedInputs({ ...command, script: "another script" }), inputs);
+    assert.notEqual(await nestedInputs({ ...command, options: [] }), inputs);
+    const others = await nestedInputs({ ...command, env: { ...env, AENV_TEST_BIN_DIR: "/cache/bin/b" } });
     assert.notEqual(others, inputs);
-    const { AENV_TEST_JAILER, ...without } = same;
-    assert.notEqual(await nestedInputs(same, "firecracker"), await nestedInputs(without, "firecracker"));
+    writeFileSync(tool, "two");
+    assert.notEqual(await nestedInputs(command), inputs, "a program that is not in the cache is another one now");
+    rmSync(tool);
     const passes = new NestedPasses(inputs);
     assert.equal(passes.find("gvisor"), undefined);
     await passes.add("gvisor", "passed in 7 s");

@@ -1,51 +1,29 @@
+import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writeFileAtomic } from "../../src/lib/files.ts";
 import { cacheDir, prune } from "./cache.js";
 import { hashTree } from "./hash.ts";
+import type { NestedCommand } from "./nested-run-disk.ts";
 import { nestedSystem } from "./nested-system.ts";
 import { root } from "./node.js";
 
-/** All of the checkout that the drivers' suites in the nested machine are made of; `test/architecture.test.ts` holds that the rooms
- *  of `src/` among them enter no others. */
-const SOURCES =
-  /^(?:src\/(?:domain|driver|gen|lib|network|store)\/|test\/(?:nested|host)\/|test\/bench\/|scripts\/setup\/nested|package-lock\.json$)/;
-/** What the node side of a server has beside. */
-const OF_NODE =
-  /^src\/(?:(?:catalog|guest|orchestrator|proxy|telemetry)\/|server\/(?:node|driver|swap)\.ts|config\.ts)/;
+/** How a machine is made, and what it starts with. */
+const MACHINE = /^(?:scripts\/setup\/nested[a-z-]*\.ts|test\/nested\/machine\.sh)$/;
 
-/** Whose tests a suite holds: what is only another's is nothing to it. `node`: those that put Firecracker under an orchestrator. */
-export type Tested = "firecracker" | "gvisor" | "node";
-const OTHERS: Readonly<Record<Tested, { readonly sources: RegExp; readonly variables: RegExp }>> = {
-  node: { sources: /^test\/host\/(?:gvisor|network|keeper)/, variables: /^AENV_TEST_RUNSC$/ },
-  firecracker: {
-    sources:
-      /^(?:src\/driver\/gvisor|test\/nested\/(?:ladder|node|firecracker-guest|init-image)|test\/host\/(?:gvisor|network|keeper))/,
-    variables: /^AENV_TEST_RUNSC$/,
-  },
-  gvisor: {
-    sources:
-      /^(?:src\/driver\/firecracker|test\/nested\/(?:firecracker|ladder|node|init-image|linux-bench|figures)|test\/host\/(?:firecracker|network|keeper))/,
-    variables: /^AENV_TEST_(?:FIRECRACKER|JAILER|GUEST_KERNEL|GUEST_INITRD)$/,
-  },
-};
-
-/** Whether a file of the checkout is one of those that a suite's result hangs on. */
-export function isInput(path: string, tested: Tested): boolean {
-  const isSource = SOURCES.test(path) || (tested === "node" && OF_NODE.test(path));
-  return isSource && !OTHERS[tested].sources.test(path);
+/** Names everything a run in the nested machine depends on: what it runs and is told, how that is done, kernels, disks. */
+export async function nestedInputs({ script, options, env }: NestedCommand): Promise<string> {
+  const told = Object.entries({ ...env, ...(await nestedSystem()) }).map(
+    ([name, value]) => `${name}=${content(value)}`,
+  );
+  const facts = [script, ...options, process.version, process.arch, ...told.sort()];
+  return hashTree(root, (path) => MACHINE.test(path), facts);
 }
 
-/** Names everything a run in the nested machine depends on: sources, programs, kernels, disks. */
-export async function nestedInputs(env: Readonly<Record<string, string>>, tested: Tested): Promise<string> {
-  const system = await nestedSystem();
-  // Where programs of the host are looked for is nothing to those inside.
-  const brought = Object.fromEntries(
-    Object.entries(env).filter(([name]) => name !== "PATH" && !OTHERS[tested].variables.test(name)),
-  );
-  const paths = Object.entries({ ...brought, ...system }).map(([name, value]) => `${name}=${value}`);
-  // What lies in the cache is named by its content.
-  return hashTree(root, (path) => isInput(path, tested), [tested, process.version, process.arch, ...paths.sort()]);
+/** What lies in the cache is named by its content; of another file that is brought along it is told. */
+function content(value: string): string {
+  if (!value.startsWith("/") || value.startsWith(`${cacheDir()}/`) || !existsSync(value)) return value;
+  return `${value} ${createHash("sha256").update(readFileSync(value)).digest("hex")}`;
 }
 
 /** Which suites have passed with certain inputs. In the cache: without it they run again. */

@@ -1,50 +1,22 @@
 import { existsSync, globSync, mkdtempSync, rmSync } from "node:fs";
 import { availableParallelism, freemem } from "node:os";
 import { join } from "node:path";
+import { type Bundle, bundle } from "./nested-bundle.ts";
 import { NESTED_MEMORY_MIB, type NestedEnd, runNestedMachine } from "./nested-machine.ts";
-import { NestedPasses, nestedInputs, type Tested } from "./nested-passes.ts";
-import { makeRunDisk } from "./nested-run-disk.ts";
+import { NestedPasses, nestedInputs } from "./nested-passes.ts";
+import { makeRunDisk, type NestedCommand, scriptName } from "./nested-run-disk.ts";
+import { type Suite, suites, testOptions } from "./nested-suites.ts";
 import { missingNested, type NestedSystem, nestedSystem } from "./nested-system.ts";
-import { root } from "./node.js";
 import { say } from "./steps.ts";
 
-/** Files of tests that have a machine to themselves. */
-export interface Suite {
-  readonly name: string;
-  readonly files: readonly string[];
-  /** Variables of the environment without which it is left out. */
-  readonly needs: readonly string[];
-  readonly tested: Tested;
-  /** Beginnings of the names of the tests that are run, for a file of which most is too slow here. */
-  readonly only?: readonly string[];
-}
-
-const FIRECRACKER = [
-  ...["AENV_TEST_FIRECRACKER", "AENV_TEST_JAILER"],
-  ...["AENV_TEST_GUEST_KERNEL", "AENV_TEST_GUEST_INITRD"],
-];
-/** The driver suite, and what meets the kernel's cgroups; the rest of gVisor's tests run on the host only. */
-const GVISOR: Suite = {
-  name: "gvisor",
-  files: ["test/host/gvisor-driver.test.ts"],
-  needs: ["AENV_TEST_RUNSC"],
-  tested: "gvisor",
-  only: [
-    "driver gvisor",
-    "every process of a machine is inside its cgroup",
-    "memory that no process holds ends the machine",
-  ],
-};
 /** How far each suite gives way to the one before it, in steps of `nice`: the longest is listed first, has a processor to itself,
  *  and the others fill what is left. */
 const NICE_STEP = 3;
-/** The longest one. The other files of `test/nested` share a machine: to start one, and Node in it, takes as much as some tests. */
-const DRIVER_SUITE = "test/nested/firecracker.test.ts";
 const TIMEOUT_MS = 900_000;
 /** Followed by the process whose run it is. */
 const RUN_DIRS = "/var/tmp/aenv-nested-";
 /** What is there inside already, or of no use. */
-const NOT_BROUGHT = ["PATH", "AENV_TEST_ROOTFS", "AENV_TEST_ROOTFS_TAR", "AENV_TEST_PYTHON"];
+const NOT_TOLD = ["PATH", "AENV_TEST_ROOTFS", "AENV_TEST_ROOTFS_TAR", "AENV_TEST_PYTHON"];
 /** Machine code that V8 makes as it goes is translated once more by the emulator, and threads that help have its one processor change
  *  between address spaces twice as often: without both a machine takes a tenth less. */
 const QUIET_NODE = ["--jitless", "--single-threaded", "--min-semi-space-size=16"];
@@ -72,6 +44,17 @@ export interface NestedOptions {
   readonly cached: boolean;
 }
 
+/** What a machine runs, and how its errors are told. */
+type Program = Bundle & NestedCommand;
+
+/** A suite, and what a machine runs for it. */
+interface Work {
+  readonly suite: Suite;
+  readonly program: Program;
+  /** None where only some of the tests are run. */
+  readonly passes: NestedPasses | undefined;
+}
+
 /**
  * Runs the suites that need Debian's kernel, cgroup v2 and KVM in machines that emulate all three, as many at the same time as
  * there are processors and memory for. What cannot be tested for want of something is said, and fails nothing.
@@ -82,60 +65,53 @@ export async function nestedTests(
 ): Promise<NestedResult> {
   const missing = await missingNested();
   if (missing !== undefined) return { code: 0, notTested: [`nested machine: ${missing}`] };
-  const waiting: Suite[] = [];
   const notTested: string[] = [];
+  const toRun: Work[] = [];
   for (const suite of suites()) {
     const wanting = suite.needs.filter((variable) => env[variable] === undefined);
-    if (wanting.length === 0) waiting.push(suite);
-    else notTested.push(`nested machine: ${suite.files.join(" and ")}, for want of ${wanting.join(", ")}`);
-  }
-  const counts: Counts = new Map();
-  let failed = 0;
-  const passesOf = async ({ tested }: Suite): Promise<NestedPasses | undefined> =>
-    name === undefined ? new NestedPasses(await nestedInputs(env, tested)) : undefined;
-  const toRun: { readonly suite: Suite; readonly passes: NestedPasses | undefined }[] = [];
-  for (const suite of waiting) {
-    const passes = await passesOf(suite);
+    if (wanting.length > 0) {
+      notTested.push(`nested machine: ${suite.files.join(" and ")}, for want of ${wanting.join(", ")}`);
+      continue;
+    }
+    const program = { ...(await bundle(suite.files)), options: testOptions(suite, name), env: told(env, suite) };
+    const passes = name === undefined ? new NestedPasses(await nestedInputs(program)) : undefined;
     const before = cached ? passes?.find(suite.name) : undefined;
-    if (before === undefined) toRun.push({ suite, passes });
+    if (before === undefined) toRun.push({ suite, program, passes });
     else say(`${suite.name.padEnd(17)} │ (cached) ${before}`);
   }
   if (toRun.length === 0) return { code: 0, notTested };
-  using disk = await NestedDisk.make(new Map(toRun.map(({ suite }) => [suite.name, nodeArguments(suite, name)])), env);
-  let nice = 0;
+  using disk = await NestedDisk.make(new Map(toRun.map(({ suite, program }) => [suite.name, program])));
+  return { code: await runAll(disk, toRun, name), notTested };
+}
+
+/** As many at a time as there is room for. Returns the exit code of one that failed, 0 when none did. */
+async function runAll(disk: NestedDisk, waiting: Work[], name: string | undefined): Promise<number> {
+  const counts: Counts = new Map();
+  let [failed, nice] = [0, 0];
   const work = async (): Promise<void> => {
-    for (let next = toRun.shift(); next !== undefined; next = toRun.shift()) {
+    for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
       const startMs = performance.now();
-      const { suite } = next;
+      const { suite, passes } = next;
       const ownNice = nice;
       nice += NICE_STEP;
       const run = (onLine: (line: string) => void): Promise<number> => runNested(disk, suite.name, ownNice, onLine);
       const code = await runSuite(suite, run, name, counts);
-      if (code === 0) await next.passes?.add(next.suite.name, `passed in ${secondsSince(startMs)} s`);
+      if (code === 0) await passes?.add(suite.name, `passed in ${secondsSince(startMs)} s`);
       failed ||= code;
     }
   };
   await Promise.all(Array.from({ length: room() }, work));
   // As Node's runner ends, over all machines.
   for (const [what, count] of counts) say(`ℹ ${what} ${count}`);
-  return { code: failed, notTested };
+  return failed;
 }
 
-/** All of them, the one that takes longest first. */
-export function suites(): Suite[] {
-  const others = globSync("test/nested/**/*.test.ts", { cwd: root }).filter((file) => file !== DRIVER_SUITE);
-  return [
-    { name: "firecracker", files: [DRIVER_SUITE], needs: FIRECRACKER, tested: "firecracker" },
-    GVISOR,
-    { name: "guests", files: others.sort(), needs: FIRECRACKER, tested: "node" },
-  ];
-}
-
-/** One process: starting another one costs seconds there. */
-function nodeArguments({ files, only = [] }: Suite, name: string | undefined): string[] {
-  const patterns = name === undefined ? only.map((start) => `^${start}`) : [name];
-  const options = ["--test", "--test-reporter=spec", "--test-isolation=none"];
-  return [...options, ...patterns.map((pattern) => `--test-name-pattern=${pattern}`), ...files];
+/** The variables that a suite is told: what others alone need is nothing to it. */
+function told(env: Readonly<Record<string, string>>, suite?: Suite): Record<string, string> {
+  const others = suite === undefined ? [] : suites().flatMap(({ needs }) => needs);
+  const isTold = (variable: string): boolean =>
+    !NOT_TOLD.includes(variable) && (!others.includes(variable) || suite?.needs.includes(variable) === true);
+  return Object.fromEntries(Object.entries(env).filter(([variable]) => isTold(variable)));
 }
 
 async function runSuite(
@@ -185,35 +161,32 @@ function report(end: Exclude<NestedEnd, { how: "exited" }>, onLine: (line: strin
   for (const line of end.kernel) onLine(`    ${line}`);
 }
 
-/** The disk with the checkout and the commands that all machines of a run have in common. */
+/** The disk with the programs that the machines of a run are told to run, by their names. */
 class NestedDisk implements Disposable {
   readonly #dir: string;
   readonly #system: NestedSystem;
+  readonly #programs: ReadonlyMap<string, Program>;
 
-  private constructor(dir: string, system: NestedSystem) {
-    this.#dir = dir;
+  private constructor(system: NestedSystem, programs: ReadonlyMap<string, Program>) {
+    this.#dir = makeRunDir();
     this.#system = system;
+    this.#programs = programs;
   }
 
   get #path(): string {
     return join(this.#dir, "run.ext4");
   }
 
-  /** `commands`: name → arguments of Node, from the root of the checkout. */
-  static async make(
-    commands: ReadonlyMap<string, readonly string[]>,
-    env: Readonly<Record<string, string>>,
-  ): Promise<NestedDisk> {
+  static async make(programs: ReadonlyMap<string, Program>): Promise<NestedDisk> {
     const system = await nestedSystem();
     if (system === undefined) throw new Error("the nested machine is not set up: npm test -- nested does it");
-    const disk = new NestedDisk(makeRunDir(), system);
+    const disk = new NestedDisk(system, programs);
     try {
-      const brought = Object.fromEntries(Object.entries(env).filter(([variable]) => !NOT_BROUGHT.includes(variable)));
-      const plain = [...QUIET_NODE, "--import", "/checkout/test/nested/plain-types.js"];
-      await makeRunDisk(disk.#path, {
-        commands: new Map([...commands].map(([name, args]) => [name, [...plain, ...args]])),
-        env: { ...brought, AENV_TEST_SMALL_INITRD: system.guestInitrd, ...INSIDE },
+      const ofAll = { AENV_TEST_SMALL_INITRD: system.guestInitrd, ...INSIDE };
+      const commands = [...programs].map(([name, { script, options, env }]) => {
+        return [name, { script, options: [...QUIET_NODE, ...options], env: { ...env, ...ofAll } }] as const;
       });
+      await makeRunDisk(disk.#path, new Map(commands));
       return disk;
     } catch (error) {
       disk[Symbol.dispose]();
@@ -221,13 +194,15 @@ class NestedDisk implements Disposable {
     }
   }
 
-  /** Runs one of the commands in a machine of its own. */
+  /** Runs one of the programs in a machine of its own. */
   async run(command: string, nice: number, onLine: (line: string) => void): Promise<NestedEnd> {
     const startMs = performance.now();
     const [system, dir] = [this.#system, mkdtempSync(join(this.#dir, "m"))];
+    const program = this.#programs.get(command);
     const { end, processorS } = await runNestedMachine({
       ...{ system, dir, command, runDisk: this.#path },
-      ...{ timeoutMs: TIMEOUT_MS, nice, onLine },
+      ...{ timeoutMs: TIMEOUT_MS, nice },
+      onLine: (line) => onLine(program?.readable(line, scriptName(command)) ?? line),
     });
     onLine(`(${secondsSince(startMs)} s with the machine, ${processorS.toFixed(0)} s of a processor)`);
     return end;
@@ -260,17 +235,18 @@ function room(): number {
   return Math.max(1, Math.min(availableParallelism() + 1, byMemory));
 }
 
-/** Runs Node with these arguments in a machine; see runNested. */
+/** Runs Node with these options and files of the checkout in a machine; see runNested. */
 export async function runInNested(
   args: readonly string[],
   env: Readonly<Record<string, string>>,
   onLine: (line: string) => void,
 ): Promise<number> {
-  using disk = await NestedDisk.make(new Map([["by-hand", args]]), env);
+  const [files, options] = [args.filter((arg) => !arg.startsWith("-")), args.filter((arg) => arg.startsWith("-"))];
+  using disk = await NestedDisk.make(new Map([["by-hand", { ...(await bundle(files)), options, env: told(env) }]]));
   return await runNested(disk, "by-hand", 0, onLine);
 }
 
-// By hand, as root, after `npm test -- nested` has set it up: node scripts/setup/nested.ts ARGUMENTS-OF-NODE
+// By hand, as root, after `npm test -- nested` has set it up: node scripts/setup/nested.ts --OPTION-OF-NODE=VALUE… FILE…
 if (import.meta.main) {
   const { testEnv } = await import("./test-env.ts");
   const startMs = performance.now();

@@ -1,5 +1,8 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { openSync, readdirSync, readFileSync, readSync } from "node:fs";
 import { isGone } from "./files.ts";
+
+/** Longer than any text of /proc/PID/stat. */
+const statBytes = Buffer.alloc(1024);
 
 /** Field 22 of /proc/PID/stat: with the pid it names a process for good. undefined: no such process. */
 export function startTicks(pid: number): bigint | undefined {
@@ -9,10 +12,26 @@ export function startTicks(pid: number): bigint | undefined {
   } catch {
     return undefined;
   }
-  const fields = fieldsAfterName(stat);
-  if (fields[0] === "Z" || fields[0] === "X") return undefined;
-  const ticks = fields[19];
+  if (hasEnded(stat)) return undefined;
+  const ticks = fieldsAfterName(stat)[19];
   return ticks === undefined ? undefined : BigInt(ticks);
+}
+
+/** A descriptor of /proc/PID/stat, to be closed by the caller. undefined: no such process. */
+export function openStat(pid: number): number | undefined {
+  return unlessGone(() => openSync(`/proc/${pid}/stat`, "r"));
+}
+
+/** Whether the process of such a descriptor runs. */
+export function isAlive(stat: number): boolean {
+  const length = unlessGone(() => readSync(stat, statBytes, 0, statBytes.length, 0)) ?? 0;
+  return !hasEnded(statBytes.toString("latin1", 0, length));
+}
+
+/** Whether that is what `stat` says: of a process that nobody has waited for, too. */
+function hasEnded(stat: string): boolean {
+  const state = stat.charAt(stat.lastIndexOf(")") + 2);
+  return state === "" || state === "Z" || state === "X";
 }
 
 /** All processes there are. */

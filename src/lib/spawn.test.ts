@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readdirSync, readFileSync } from "node:fs";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -86,4 +88,22 @@ test("the watcher tells when a process is gone, and that another one is not it",
   child.kill("SIGKILL");
   assert.equal((await exits).length, 2);
   watcher.close();
+});
+
+test("to the watcher a process has ended when nobody has waited for it yet, and it keeps no file open", async () => {
+  const watcher = localWatcher();
+  const open = () => readdirSync("/proc/self/fd").length;
+  // The shell becomes a program that waits for none of its children.
+  const parent = spawn("sh", ["-c", "sleep 0.3 & echo $!; exec sleep 60"], { stdio: ["ignore", "pipe", "ignore"] });
+  const [line] = (await once(parent.stdout, "data")) as [Buffer];
+  const pid = Number(String(line));
+  const before = open();
+  await watcher.exited(pid, 0n);
+  assert.match(readFileSync(`/proc/${pid}/stat`, "utf8"), /\) Z /);
+  assert.equal((await watcher.exited(pid, 0n)).exitCode, -1);
+  void watcher.exited(parent.pid ?? 0, 0n);
+  assert.equal(open(), before + 1);
+  watcher.close();
+  assert.equal(open(), before);
+  parent.kill("SIGKILL");
 });

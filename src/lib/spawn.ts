@@ -3,7 +3,7 @@ import { closeSync, openSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { constants } from "node:os";
 import type { Readable } from "node:stream";
-import { startTicks as currentTicks } from "./proc.ts";
+import { startTicks as currentTicks, isAlive, openStat } from "./proc.ts";
 import {
   CommandError,
   type CommandResult,
@@ -158,38 +158,51 @@ class Output {
   }
 }
 
-/** Watches processes by looking at /proc five times a second; exit codes stay unknown (-1). For tools and tests. */
+/**
+ * Watches processes by looking at /proc five times a second; exit codes stay unknown (-1). For tools and tests. The file of a process is
+ * held open: it is of no later one with that number, and to read it is one call.
+ */
 export function localWatcher(): ProcessWatcher & { close(): void } {
-  const awaited = new Map<string, { pid: number; startTicks: bigint; exit: PromiseWithResolvers<ProcessExit> }>();
+  const awaited = new Map<string, { stat: number; exit: PromiseWithResolvers<ProcessExit> }>();
   let timer: NodeJS.Timeout | undefined;
-  const stop = () => {
+  const forget = (key: string, stat: number) => {
+    closeSync(stat);
+    awaited.delete(key);
+    if (awaited.size > 0) return;
     clearInterval(timer);
     timer = undefined;
   };
   const look = () => {
-    for (const [key, { pid, startTicks, exit }] of awaited) {
-      if (currentTicks(pid) === startTicks) continue;
-      awaited.delete(key);
-      exit.resolve({ exitCode: -1, signal: 0, atMs: Date.now() });
+    for (const [key, { stat, exit }] of awaited) {
+      if (isAlive(stat)) continue;
+      forget(key, stat);
+      exit.resolve(unknownExit());
     }
-    if (awaited.size === 0) stop();
   };
   return {
     exited(pid, startTicks) {
+      // In this order: should the number become another process's in between, it is the old one that is watched.
+      const stat = openStat(pid);
+      if (stat === undefined) return Promise.resolve(unknownExit());
       const ticks = currentTicks(pid);
-      if (ticks === undefined || (startTicks !== 0n && startTicks !== ticks)) {
-        return Promise.resolve({ exitCode: -1, signal: 0, atMs: Date.now() });
-      }
       const key = `${pid}:${ticks}`;
-      const entry = awaited.get(key) ?? { pid, startTicks: ticks, exit: Promise.withResolvers<ProcessExit>() };
-      awaited.set(key, entry);
+      const known = awaited.get(key);
+      if (known !== undefined || ticks === undefined || (startTicks !== 0n && startTicks !== ticks)) {
+        closeSync(stat);
+        return known?.exit.promise ?? Promise.resolve(unknownExit());
+      }
+      const exit = Promise.withResolvers<ProcessExit>();
+      awaited.set(key, { stat, exit });
       timer ??= setInterval(look, POLL_MS);
-      return entry.exit.promise;
+      return exit.promise;
     },
     /** Promises still pending stay so. */
     close() {
-      stop();
-      awaited.clear();
+      for (const [key, { stat }] of awaited) forget(key, stat);
     },
   };
+}
+
+function unknownExit(): ProcessExit {
+  return { exitCode: -1, signal: 0, atMs: Date.now() };
 }

@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMissing } from "#lib/files";
+import { startTicks } from "#lib/proc";
 import { createApi } from "../../scripts/setup/api.ts";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { type ServerConfig, startServer } from "../../scripts/setup/server.ts";
@@ -22,7 +23,9 @@ export interface TestServer {
   readonly baseImage: string;
   /** Process id of `keeper`, `blobd`, `aenvd` or `edge` as it is now. */
   pid(service: string): number;
-  /** Kills a service with SIGKILL and waits until its successor (started by the keeper) is there. */
+  /** Kills a service with SIGKILL and waits until it is gone; returns its process id. */
+  endService(service: string): Promise<number>;
+  /** The same, and waits until its successor (started by the keeper) is there. */
   killService(service: string): Promise<void>;
   /** Starts what does not run, as `npm run up` does. */
   restart(): Promise<void>;
@@ -94,6 +97,12 @@ export function runningTestServer(
   const url = `http://${config.listen}`;
   const apiKey = readFileSync(data.keyFile, "utf8").trim();
   const pid = (service: string): number => Number(readFileSync(data.pidFile(service), "utf8"));
+  const endService = async (service: string): Promise<number> => {
+    const ended = pid(service);
+    process.kill(ended, "SIGKILL");
+    await until(`the end of ${service}`, () => startTicks(ended) === undefined);
+    return ended;
+  };
   return {
     url,
     apiKey,
@@ -101,10 +110,10 @@ export function runningTestServer(
     config,
     baseImage,
     pid,
+    endService,
     async killService(service) {
-      const before = pid(service);
-      process.kill(before, "SIGKILL");
-      await until(`a new ${service}`, () => pid(service) !== before);
+      const ended = await endService(service);
+      await until(`a new ${service}`, () => pid(service) !== ended);
     },
     async restart() {
       await startServer(data, config, env);

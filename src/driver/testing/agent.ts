@@ -201,6 +201,9 @@ export class TestAgent {
 /** Whether the processor is an emulated one: what is large is asked for in small there. */
 export const IS_EMULATED = SLOWNESS > 1;
 
+/** An emulated processor that asks more often has no time for what it waits for. */
+const RETRY_MS = IS_EMULATED ? 400 : 20;
+
 /** How long to wait for what is there within so many ms on a usual machine. */
 export function patience(usualMs: number): number {
   return usualMs * SLOWNESS;
@@ -214,7 +217,7 @@ export async function eventually<T>(timeoutMs: number, check: () => Promise<T> |
       return await check();
     } catch (error) {
       if (performance.now() > giveUpAtMs) throw error;
-      await sleep(patience(20));
+      await sleep(RETRY_MS);
     }
   }
 }

@@ -4,25 +4,25 @@ import { IS_EMULATED, patience, type TestAgent } from "./agent.ts";
 const PORT = 7007;
 const PERIOD_S = patience(100) / 1000;
 /** An epoll server that holds what a copy of its files alone could not bring back: an open deleted file, a count in memory, a
- *  periodic timer. */
+ *  periodic timer. Sockets are those of the interpreter: the library around them takes longer to load than all else. */
 const SERVER = `
-import os, select, socket, time
+import _socket, os, select, time
 token = open("/tmp/live/token").read()
 kept = open("/tmp/live/deleted", "w+"); kept.write(token); kept.flush(); os.unlink("/tmp/live/deleted")
 listeners = {}
 poll = select.epoll()
-for family, address in ((socket.AF_UNIX, "/tmp/live/sock"), (socket.AF_INET, ("127.0.0.1", ${PORT}))):
-    listener = socket.socket(family); listener.bind(address); listener.listen(8)
+for family, address in ((_socket.AF_UNIX, "/tmp/live/sock"), (_socket.AF_INET, ("127.0.0.1", ${PORT}))):
+    listener = _socket.socket(family, _socket.SOCK_STREAM); listener.bind(address); listener.listen(8)
     listeners[listener.fileno()] = listener; poll.register(listener.fileno(), select.EPOLLIN)
 served = ticks = 0
 due = time.monotonic() + ${PERIOD_S}
 while True:
     for fd, _ in poll.poll(max(0, due - time.monotonic())):
-        client, _ = listeners[fd].accept()
+        client, _ = listeners[fd]._accept()
         served += 1
         kept.seek(0)
-        client.sendall(("%s %d %d" % (kept.read(), served, ticks)).encode())
-        client.close()
+        os.write(client, ("%s %d %d" % (kept.read(), served, ticks)).encode())
+        os.close(client)
     if time.monotonic() >= due:
         ticks += 1
         due = time.monotonic() + ${PERIOD_S}
@@ -32,7 +32,7 @@ const FORK_PERIOD_S = IS_EMULATED ? 4 : PERIOD_S;
 /** Forks again and again, but leaves most of the time to others: it waits without a program, for starting one takes half a second
  *  where the processor is emulated. A number takes the place of the one before at once. */
 const COUNTER = `exec bash -c '
-mkfifo /tmp/live/never; exec 9<>/tmp/live/never; i=0
+exec 9<>/tmp/live/never; i=0
 while :; do i=$((i+1)); (printf "%08d\\n" $i 1<>/tmp/live/count); read -t ${FORK_PERIOD_S} -u 9; done'`;
 /** What it all says now, and later. Bash asks the server and waits by itself: to start a program takes half a second where the
  *  processor is emulated. */
@@ -40,7 +40,7 @@ const LOOK = `exec 9<>/tmp/live/never
 rest() { read -t $1 -u 9; }
 look() {
   until { read -r -d "" said </dev/tcp/127.0.0.1/${PORT}; set -- $said; [ $# -eq 3 ]; } 2>/dev/null; do rest 0.2; done
-  until read -r count </tmp/live/count; do rest 0.2; done
+  until read -r count </tmp/live/count; do rest 0.2; done 2>/dev/null
   seen="$* $count"
 }
 look; before=$seen; [ "$1" = once ] && exit
@@ -73,13 +73,13 @@ export class LiveState {
     const write = Object.entries({ token, "server.py": SERVER, "look.sh": LOOK }).map(
       ([name, text]) => `printf %s '${text.replaceAll("'", "'\\''")}' > /tmp/live/${name}`,
     );
-    const written = await agent.run(["mkdir -p /tmp/live", ...write].join(" && "));
+    const written = await agent.run(["mkdir /tmp/live && mkfifo /tmp/live/never", ...write].join(" && "));
     assert.equal(written.exitCode, 0, written.stderr);
     await agent.spawn("exec python3 -IS /tmp/live/server.py");
     const live = new LiveState(agent, await agent.spawn(COUNTER), token);
     await agent.openShell(SHELL);
     await agent.type(SHELL, `kept=${token}; echo set-$kept`, `set-${token}`);
-    await agent.run("until [ -s /tmp/live/count ]; do sleep 0.2; done; exec bash /tmp/live/look.sh once");
+    await agent.run("exec bash /tmp/live/look.sh once");
     return live;
   }
 
