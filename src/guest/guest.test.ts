@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { createServer } from "node:http";
+import { createServer, type IncomingHttpHeaders, type ServerResponse } from "node:http";
 import { json } from "node:stream/consumers";
 import { test } from "node:test";
 import { AGENT_PORT, Guest, type GuestIdentity } from "./guest.ts";
@@ -80,4 +80,45 @@ test("a command is rehearsed before anybody waits, with a token that nobody has"
   assert.deepEqual([ahead?.rehearse, born?.rehearse], [true, undefined]);
   assert.match(String(ahead?.accessToken), /^.{20,}$/);
   assert.equal(born?.accessToken, "owner's");
+});
+
+const AWAITED =
+  "an entry that is awaited may come as late as it likes, and the wait ends with the connections or when nobody awaits it any more";
+test(AWAITED, { timeout: 10_000 }, async (t) => {
+  interface Question {
+    readonly url: string | undefined;
+    readonly headers: IncomingHttpHeaders;
+    readonly body: { readonly after: number };
+    readonly response: ServerResponse;
+  }
+  /** By the entry after which another one is awaited: each comes by a connection of its own, in any order. */
+  const questions = new Map([1, 2, 3, 4].map((afterUs) => [afterUs, Promise.withResolvers<Question>()]));
+  const server = createServer(async (request, response) => {
+    const body = (await json(request)) as Question["body"];
+    questions.get(body.after)?.resolve({ url: request.url, headers: request.headers, body, response });
+  });
+  await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
+  const guest = new Guest(ADDRESS);
+  t.after(() => {
+    guest.close();
+    server.close();
+    server.closeAllConnections();
+  });
+  const leaving = new AbortController();
+  const { signal } = leaving;
+  const together = [1, 2, 3];
+  const awaited = together.map((afterUs) => guest.awaitEntry("new", { afterUs, signal }));
+  const refused = Promise.all(awaited.slice(1).map((each) => assert.rejects(each)));
+  const [first] = await Promise.all(together.map((afterUs) => questions.get(afterUs)?.promise));
+  assert.ok(first);
+  assert.deepEqual([first.url, first.headers["x-init-key"]], ["/telemetry", "new"]);
+  assert.deepEqual(first.body, { after: 1, await: true });
+  first.response.writeHead(204).end();
+  await awaited[0];
+  leaving.abort();
+  await refused;
+  const last = assert.rejects(guest.awaitEntry("new", { afterUs: 4, signal: new AbortController().signal }));
+  await questions.get(4)?.promise;
+  guest.close();
+  await last;
 });

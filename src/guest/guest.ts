@@ -35,6 +35,7 @@ export interface MemoryVictim {
 
 const MEMORY_TIMEOUT_MS = 5_000;
 const READY_ANSWER_MS = 500;
+const AWAIT_CONNECT_MS = 2_000;
 /** The agent gives its hook 5 s of it. */
 const INIT_TIMEOUT_MS = 15_000;
 
@@ -56,6 +57,7 @@ const REFUSAL_CHARS = 200;
  */
 export class Guest {
   readonly #host: string;
+  readonly #closed = new AbortController();
   readonly #agent = new Agent({
     keepAlive: true,
     keepAliveMsecs: PROBE_AFTER_MS,
@@ -181,8 +183,24 @@ export class Guest {
     throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /telemetry`);
   }
 
+  /** Returns when the agent has logged something after the entry with the id `afterUs`. Until then it costs the machine nothing, and
+   *  nothing breaks it off while that stands still. False: its build cannot await, and answered at once. Rejects when `signal` aborts, and
+   *  when the connections are closed or break. */
+  async awaitEntry(
+    initKey: string,
+    { afterUs, signal }: { readonly afterUs: number; readonly signal: AbortSignal },
+  ): Promise<boolean> {
+    const headers = { "content-type": "application/json", "x-init-key": initKey };
+    const body = JSON.stringify({ after: afterUs, await: true });
+    const either = AbortSignal.any([signal, this.#closed.signal]);
+    const { status } = await this.#send("POST", "/telemetry", headers, body, either, AWAIT_CONNECT_MS);
+    return status === 204;
+  }
+
   /** Ends all connections. Repeatable. */
   close(): void {
+    // Who still awaits something would connect once more, to whoever has the address then.
+    this.#closed.abort();
     this.#agent.destroy();
   }
 
@@ -199,16 +217,16 @@ export class Guest {
     path: string,
     headers: Record<string, string>,
     body: string | undefined,
-    timeoutMs: number,
-    connectMs = timeoutMs,
+    limit: number | AbortSignal,
+    connectMs?: number,
   ): Promise<{ status: number; body: string }> {
+    const signal = typeof limit === "number" ? AbortSignal.timeout(Math.ceil(limit)) : limit;
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
-      const signal = AbortSignal.timeout(Math.ceil(timeoutMs));
       const outgoing = request(
         { host: this.#host, port: AGENT_PORT, method, path, headers, agent: this.#agent, signal },
         resolve,
       );
-      outgoing.once("socket", (socket) => limitConnecting(socket, connectMs));
+      if (connectMs !== undefined) outgoing.once("socket", (socket) => limitConnecting(socket, connectMs));
       outgoing.once("error", reject);
       outgoing.end(body);
     });

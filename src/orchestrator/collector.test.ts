@@ -175,6 +175,53 @@ test("the end of a sandbox waits for its last words, but not long, and not for a
   assert.deepEqual(logged, []);
 });
 
+test("one that comes to rest again is asked for its logs only when it has said that there are some", async () => {
+  const said: LogEntry[] = [];
+  let asked = 0;
+  const { entry: sandbox, incarnation } = running(ID, async ({ afterUs }) => {
+    asked += 1;
+    return { entries: said.filter(({ idUs }) => idUs > afterUs), more: false };
+  });
+  const awaited: { readonly afterUs: number; readonly told: PromiseWithResolvers<boolean> }[] = [];
+  Object.assign(incarnation.guest, {
+    awaitEntry: (_key: string, { afterUs, signal }: Parameters<Guest["awaitEntry"]>[1]) => {
+      const told = Promise.withResolvers<boolean>();
+      if (signal.aborted) told.reject(signal.reason);
+      signal.addEventListener("abort", () => told.reject(signal.reason));
+      awaited.push({ afterUs, told });
+      return told.promise;
+    },
+  });
+  said.push(entry(1));
+  for (let rest = 0; rest < 3; rest += 1) {
+    await collector.drainToRest(sandbox, incarnation);
+    await collector.drainNews(sandbox, incarnation);
+  }
+  await until("it to be listened to", () => awaited.length === 1);
+  assert.deepEqual([asked, awaited[0]?.afterUs, await logsOf()], [1, 1, "m1"]);
+  said.push(entry(2));
+  awaited[0]?.told.resolve(true);
+  await new Promise(setImmediate);
+  await collector.drainNews(sandbox, incarnation);
+  await until("it to be listened to again", () => awaited.length === 2);
+  assert.deepEqual([asked, awaited[1]?.afterUs, await logsOf()], [2, 2, "m1 m2"]);
+  // It cannot be heard any more.
+  awaited[1]?.told.reject(new Error("the connection broke"));
+  await new Promise(setImmediate);
+  await collector.drainToRest(sandbox, incarnation);
+  assert.equal(asked, 3);
+  // Its build cannot say so: it is asked once before each rest.
+  awaited[2]?.told.resolve(false);
+  await new Promise(setImmediate);
+  for (let rest = 0; rest < 3; rest += 1) {
+    await collector.drainToRest(sandbox, incarnation);
+    await collector.drainNews(sandbox, incarnation);
+  }
+  assert.deepEqual([asked, awaited.length], [6, 3]);
+  await collector.close();
+  assert.deepEqual(logged, []);
+});
+
 test("an agent of an older build is asked once; one that says nonsense for ever is cut off", async () => {
   let old = 0;
   running(ID, async () => {

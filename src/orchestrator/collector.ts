@@ -36,6 +36,10 @@ interface Watched {
   readonly turn: Semaphore;
   /** The one that has not begun yet. Never rejects. */
   next: Promise<void> | undefined;
+  /** Its agent was asked to say when it logs something after what was read last, and has not said so. */
+  isSilent: boolean;
+  /** False: it was asked, and is of a build that cannot. */
+  canAwait: boolean;
 }
 
 /**
@@ -49,6 +53,7 @@ export class Collector {
   readonly #watched = new WeakMap<Incarnation, Watched>();
   readonly #width = new Semaphore(ROUND_WIDTH);
   readonly #running: Background;
+  readonly #closing = new AbortController();
   #timer: NodeJS.Timeout | undefined;
   #sweepDueMs = 0;
 
@@ -76,6 +81,7 @@ export class Collector {
   }
 
   async close(): Promise<void> {
+    this.#closing.abort();
     clearInterval(this.#timer);
     await this.#running.close();
   }
@@ -91,6 +97,35 @@ export class Collector {
     // One that stands still was asked before it was frozen.
     if (hasEnded(incarnation.machine) || entry.frozen === incarnation) return;
     await atMost(LAST_WAIT_MS, this.#fresh(entry, incarnation));
+  }
+
+  /** As drain, before it stands still. From then on its agent says when it has logged something, and is asked for nothing until it
+   *  has: a question costs as much as all else of a moment that a frozen one goes on for. */
+  async drainToRest(entry: Entry, incarnation: Incarnation): Promise<void> {
+    const watched = this.#of(incarnation);
+    if (watched.isSilent) return;
+    await this.drain(entry, incarnation);
+    if (!watched.canAwait || hasEnded(incarnation.machine)) return;
+    // Without it the next rest asks again.
+    const afterUs = await this.#telemetry.lastEntryUs(entry.id).catch(() => undefined);
+    if (afterUs === undefined) return;
+    watched.isSilent = true;
+    void this.#running.run(`awaiting logs of ${entry.id}`, async () => {
+      try {
+        const { guest } = incarnation;
+        const { signal } = this.#closing;
+        watched.canAwait = await guest.awaitEntry(entry.record.initKey, { afterUs, signal });
+      } catch {
+        // Nothing is known of one that cannot be heard.
+      } finally {
+        watched.isSilent = false;
+      }
+    });
+  }
+
+  /** As drainToRest, for what its agent has said since then that it logged. */
+  async drainNews(entry: Entry, incarnation: Incarnation): Promise<void> {
+    if (this.#of(incarnation).canAwait) await this.drainToRest(entry, incarnation);
   }
 
   /** Metrics are not due in a moment that a frozen one goes on for. */
@@ -195,6 +230,8 @@ export class Collector {
       isInRound: false,
       turn: new Semaphore(1),
       next: undefined,
+      isSilent: false,
+      canAwait: true,
     };
     this.#watched.set(incarnation, watched);
     return watched;

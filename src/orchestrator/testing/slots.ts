@@ -17,6 +17,8 @@ export class FakeAgents {
   }[] = [];
   /** Keys that inits came with; undefined: as to a machine just booted. */
   readonly keys: (string | undefined)[] = [];
+  /** How often they were asked for logs or metrics. */
+  questions = 0;
   /** `freeze` and `thaw`, in order. */
   readonly disk: string[] = [];
 
@@ -28,7 +30,12 @@ export class FakeAgents {
     const server = createServer(async (request, response) => {
       let body = "";
       for await (const chunk of request) body += chunk;
-      if (request.url === "/telemetry") return response.end('{"entries":[],"more":false}');
+      if (request.url === "/telemetry") {
+        // Nothing is ever logged: who awaits an entry gets none.
+        if (JSON.parse(body).await === true) return;
+        this.questions += 1;
+        return response.end('{"entries":[],"more":false}');
+      }
       try {
         if (request.url === "/fsfreeze" || request.url === "/fsthaw") {
           this.#script.mayFail("freeze");

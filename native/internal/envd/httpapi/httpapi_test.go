@@ -70,9 +70,18 @@ type answer struct {
 
 func (b *bench) do(method, path string, body io.Reader, headers ...string) answer {
 	b.t.Helper()
-	req, err := http.NewRequest(method, b.server.URL+path, body)
+	got, err := b.try(method, path, body, headers...)
 	if err != nil {
 		b.t.Fatal(err)
+	}
+	return got
+}
+
+// try is do for any goroutine; it gives up with the test.
+func (b *bench) try(method, path string, body io.Reader, headers ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(b.t.Context(), method, b.server.URL+path, body)
+	if err != nil {
+		return answer{}, err
 	}
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
@@ -81,14 +90,11 @@ func (b *bench) do(method, path string, body io.Reader, headers ...string) answe
 	defer transport.CloseIdleConnections()
 	res, err := transport.RoundTrip(req)
 	if err != nil {
-		b.t.Fatal(err)
+		return answer{}, err
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	return answer{res.StatusCode, string(text), res.Header}
+	return answer{res.StatusCode, string(text), res.Header}, err
 }
 
 func (b *bench) init(body string, headers ...string) int {

@@ -22,6 +22,8 @@ type telemetryBody struct {
 	After int64 `json:"after"`
 	// Metrics asks for a reading too; that of the CPU is since the last one asked for.
 	Metrics bool `json:"metrics"`
+	// Await holds the answer back until there is an entry after After, and brings nothing: the node asks again for it.
+	Await bool `json:"await"`
 }
 
 type telemetryAnswer struct {
@@ -41,6 +43,11 @@ func (s *Server) postTelemetry(w http.ResponseWriter, r *http.Request) {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, telemetryMaxBytes)).Decode(&body)
 	if err != nil && !errors.Is(err, io.EOF) {
 		writeError(w, http.StatusBadRequest, fmt.Sprintf("the body is not valid: %v", err))
+		return
+	}
+	if body.Await {
+		s.Log.AwaitNewer(r.Context(), body.After)
+		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	var answer telemetryAnswer

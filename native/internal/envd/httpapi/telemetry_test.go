@@ -1,11 +1,16 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
+
+	"aenv/native/internal/envd/logbook"
 )
 
 type telemetry struct {
@@ -32,6 +37,13 @@ func (t telemetry) texts() []string {
 	}
 	return texts
 }
+
+// last is the id of the last entry.
+func (t telemetry) last() string {
+	return fmt.Sprintf("%.0f", t.Entries[len(t.Entries)-1][0].(float64))
+}
+
+func awaiting(after string) string { return `{"await":true,"after":` + after + `}` }
 
 func (b *bench) shell(script string) answer {
 	message, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", script}}, "stdin": false})
@@ -91,9 +103,77 @@ func TestTelemetryTellsWhatProcessesDid(t *testing.T) {
 	if end["pid"] != start["pid"] || end["exit_code"] != "3" || end["status"] != "exit status 3" || end["stdout_bytes"] != "4" || end["stderr_bytes"] != "4" || end["pty_bytes"] != nil {
 		t.Errorf("%v", end)
 	}
-	last := read.Entries[4][0].(float64)
-	if rest := b.telemetry(fmt.Sprintf(`{"after":%.0f}`, last), "k1"); len(rest.Entries) != 0 || rest.More {
+	if rest := b.telemetry(`{"after":`+read.last()+`}`, "k1"); len(rest.Entries) != 0 || rest.More {
 		t.Errorf("%+v", rest)
+	}
+}
+
+func TestTelemetryAwaitsTheNextEntry(t *testing.T) {
+	b := newBench(t)
+	b.init(`{"accessToken":"secret","initKey":"k1","sandboxId":"i1"}`)
+	last := b.telemetry(`{}`, "k1").last()
+	await := func(after string) <-chan error {
+		told := make(chan error, 1)
+		go func() {
+			got, err := b.try("POST", "/telemetry", strings.NewReader(awaiting(after)), "X-Init-Key", "k1")
+			if err == nil && got.status != 204 {
+				err = fmt.Errorf("%+v", got)
+			}
+			told <- err
+		}()
+		return told
+	}
+	if err := <-await("0"); err != nil {
+		t.Fatal(err)
+	}
+	told := await(last)
+	select {
+	case err := <-told:
+		t.Fatalf("told of nothing: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	b.shell("echo something")
+	if err := <-told; err != nil {
+		t.Fatal(err)
+	}
+	if rest := b.telemetry(`{"after":`+last+`}`, "k1"); len(rest.Entries) == 0 {
+		t.Fatal("what was awaited is not there")
+	}
+}
+
+func TestTelemetryAwaitsNothingForWhoHasLeft(t *testing.T) {
+	b := newBench(t)
+	b.init(`{"accessToken":"secret","initKey":"k1","sandboxId":"i1"}`)
+	last := b.telemetry(`{}`, "k1").last()
+	begun, ended := make(chan struct{}), make(chan struct{})
+	agent := b.api.Handler()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer close(ended)
+		close(begun)
+		agent.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	// One that waits on ends with the test.
+	defer b.api.Log.Add(logbook.Info, "test", "the end", nil)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	request, err := http.NewRequestWithContext(ctx, "POST", server.URL+"/telemetry", strings.NewReader(awaiting(last)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("X-Init-Key", "k1")
+	go func() {
+		<-begun
+		leave()
+	}()
+	if got, err := server.Client().Do(request); err == nil {
+		got.Body.Close()
+		t.Fatal(got.Status)
+	}
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits on")
 	}
 }
 

@@ -4,6 +4,7 @@
 package logbook
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -53,6 +54,8 @@ type Book struct {
 	credit    float64
 	creditAt  time.Time
 	overdrawn bool
+	// grown is closed when there is something new to take; nil: nobody waits for that.
+	grown chan struct{}
 }
 
 // entry is a JSON array: id, level, logger, message, fields.
@@ -96,6 +99,7 @@ func (b *Book) skip(bytes int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.skipped += int64(bytes)
+	b.growLocked()
 }
 
 // Clear forgets everything: a copy of a sandbox does not go on with the original's log.
@@ -132,6 +136,45 @@ func (b *Book) Take(after int64, maxBytes int) (entries []json.RawMessage, more 
 	return entries, false
 }
 
+// AwaitNewer returns when there is something to take after this id, or when ctx is done. Waiting costs nothing.
+func (b *Book) AwaitNewer(ctx context.Context, after int64) {
+	if b == nil {
+		<-ctx.Done()
+		return
+	}
+	for {
+		grown := b.grownAfter(after)
+		if grown == nil {
+			return
+		}
+		select {
+		case <-grown:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// grownAfter is nil when there is something to take after this id.
+func (b *Book) grownAfter(after int64) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lost > 0 || b.skipped > 0 || len(b.entries) > 0 && b.entries[len(b.entries)-1].id > after {
+		return nil
+	}
+	if b.grown == nil {
+		b.grown = make(chan struct{})
+	}
+	return b.grown
+}
+
+func (b *Book) growLocked() {
+	if b.grown != nil {
+		close(b.grown)
+		b.grown = nil
+	}
+}
+
 // addLocked returns what the entry takes.
 func (b *Book) addLocked(level Level, logger, message string, fields Fields) int {
 	b.last = max(b.last+1, time.Now().UnixMicro())
@@ -150,6 +193,7 @@ func (b *Book) addLocked(level Level, logger, message string, fields Fields) int
 		b.dropFirstLocked()
 		b.lost++
 	}
+	b.growLocked()
 	return size
 }
 

@@ -1,10 +1,12 @@
 package logbook
 
 import (
+	"context"
 	"encoding/json"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 )
@@ -75,6 +77,47 @@ func TestEntriesAreGivenUntilTheyAreTaken(t *testing.T) {
 	if rest, more := none.Take(0, 1); len(rest) != 0 || more {
 		t.Fatal("a nil book has entries")
 	}
+}
+
+func TestWhoAwaitsEntriesIsToldOfTheNextOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &Book{}
+		out := b.Lines("process", nil)
+		awaits := func(after int64) <-chan struct{} {
+			told := make(chan struct{})
+			go func() {
+				defer close(told)
+				b.AwaitNewer(t.Context(), after)
+			}()
+			return told
+		}
+		b.Add(Info, "a", "one", nil)
+		one := take(t, b, 0)[0].ID
+		<-awaits(0)
+		for _, write := range []func(){
+			func() { b.Add(Info, "a", "two", nil) },
+			func() { out.Write([]byte("three\n")) },
+			func() { b.skip(1) },
+		} {
+			first, second := awaits(b.last), awaits(b.last)
+			synctest.Wait()
+			select {
+			case <-first:
+				t.Fatal("told of nothing")
+			case <-second:
+				t.Fatal("told of nothing")
+			default:
+			}
+			write()
+			<-first
+			<-second
+			take(t, b, one)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		b.AwaitNewer(ctx, b.last)
+		(*Book)(nil).AwaitNewer(ctx, 0)
+	})
 }
 
 func TestTheOldestGoFirstAndAreCounted(t *testing.T) {
