@@ -130,6 +130,9 @@ export interface Machine {
   /** Moves the machine's memory out of the host's, as far as that has swap for it and the kernel does not give up. Nothing is lost:
    *  what is touched comes back by itself. For a paused machine, which touches nothing. Takes about 2 s a GiB. */
   reclaim(): Promise<void>;
+  /** After `reclaim`, brings back what the runtime uses of its own accord now and then, also of a paused machine; otherwise it comes
+   *  back page by page at a time of the runtime's choosing. Takes about 0.1 s; the machine may be resumed, captured or stopped meanwhile. */
+  bringBackRuntime(): Promise<void>;
   /** Cheap enough to be asked hundreds of times a second. undefined: the machine has ended, or has a kernel of its own that
    *  keeps its memory. */
   memory(): MemoryReading | undefined;

@@ -89,6 +89,8 @@ export abstract class ProcessMachine implements Machine {
     await this.#cgroups.reclaim(this.#cgroup, this.#memoryLimitBytes);
   }
 
+  async bringBackRuntime(): Promise<void> {}
+
   abstract checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
 
   memory(): MemoryReading | undefined {

@@ -100,15 +100,16 @@ function lifecycleTests(bench: () => Bench): void {
     assert.deepEqual(await bench().driver.leftovers(), []);
   });
 
-  test("paused it is silent and no command's time runs, resumed it answers, and both may be said again", async () => {
+  test("paused it is silent and no command's time runs, whatever comes back to its runtime, resumed it answers, and all may be said again", async () => {
     const { machine, agent } = await bench().start();
     const aheadMs = await agent?.clockAheadMs();
     const pid = await agent?.spawn("exec sleep 86400", { deadlineMs: DEADLINE_MS });
     await machine.pause();
     await machine.pause();
+    await machine.bringBackRuntime();
     assert.equal(await agent?.answers(150), agent && false);
     if (agent !== undefined) await sleep(DEADLINE_MS);
-    await machine.resume();
+    await Promise.all([machine.bringBackRuntime(), machine.resume()]);
     await machine.resume();
     // SNAP-16, SNAP-02: nobody has told the agent that the machine stood still.
     if (pid !== undefined) assert.equal(await agent?.runs(pid), true, "the pause was taken from the command's time");

@@ -40,6 +40,7 @@ export const FAULT_POINTS = [
   "freeze.frozen",
   "reclaim.room",
   "reclaim.taken",
+  "reclaim.returned",
   "thaw.begun",
   "thaw.awake",
   "clone.frozen",

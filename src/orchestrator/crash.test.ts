@@ -271,7 +271,7 @@ async function restAndWake(bench: Bench, id: string): Promise<void> {
   bench.idleAfterMs = 60;
   bench.host.memoryBytes = 64 * MIB;
   await bench.start();
-  await until("its memory to go", () => bench.host.reclaimed.some((machine) => machine.startsWith(id)));
+  await until("its memory to go", () => bench.host.broughtBack.some((machine) => machine.startsWith(id)));
   await until("its rest", () => bench.stateOf(id) === "frozen");
   await bench.orchestrator.wake(id);
 }

@@ -144,7 +144,7 @@ const FACTS = {
     subject: "new",
     after: "running",
     spanMs: 300,
-    points: ["freeze.offered", "freeze.frozen", "reclaim.room", "reclaim.taken"],
+    points: ["freeze.offered", "freeze.frozen", "reclaim.room", "reclaim.taken", "reclaim.returned"],
   },
   /** The same on a host that has no swap yet. */
   "first-rest": {

@@ -59,6 +59,7 @@ const MACHINE_AT: Readonly<Partial<Record<FaultPoint, "awake" | "asleep">>> = {
   "freeze.frozen": "asleep",
   "reclaim.room": "asleep",
   "reclaim.taken": "asleep",
+  "reclaim.returned": "asleep",
   "thaw.begun": "asleep",
   "thaw.awake": "awake",
   "clone.frozen": "asleep",

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox, type SandboxOpts } from "e2b";
+import { call } from "./calls.ts";
 import { assertNothingLost, heldMib, metric } from "./host.ts";
 import { SERVICE_PORT } from "./live.ts";
 import { output } from "./sdk.ts";
@@ -9,6 +10,7 @@ import { startTestServer, type TestServer, until } from "./start.ts";
 
 const IDLE_AFTER_MS = 1_000;
 const HELD_MIB = 96;
+const SLEEPS_MS = 3_000;
 
 let server: TestServer;
 
@@ -22,8 +24,12 @@ async function create(options: SandboxOpts = {}): Promise<Sandbox & AsyncDisposa
   });
 }
 
+function frozenNow(): Promise<number> {
+  return metric(server, "aenv_frozen_sandboxes");
+}
+
 async function frozen(count: number): Promise<void> {
-  await until(`${count} frozen`, async () => (await metric(server, "aenv_frozen_sandboxes")) === count);
+  await until(`${count} frozen`, async () => (await frozenNow()) === count);
 }
 
 describe("idle sandboxes", { timeout: 300_000 }, () => {
@@ -57,17 +63,28 @@ describe("idle sandboxes", { timeout: 300_000 }, () => {
     const work = await busy.commands.run("while :; do :; done", { background: true, timeoutMs: 0 });
     await work.disconnect();
     await sleep(5 * IDLE_AFTER_MS);
-    assert.equal(await metric(server, "aenv_frozen_sandboxes"), 0);
+    assert.equal(await frozenNow(), 0);
     await stream.disconnect();
     await frozen(1);
   });
 
   it("come late to what they have set themselves a time for, but come to it", async () => {
     await using sandbox = await create();
-    const late = await sandbox.commands.run("sleep 3; date +%s%3N >late", { background: true, timeoutMs: 0 });
+    const late = await sandbox.commands.run(`sleep ${SLEEPS_MS / 1_000}; echo came late; date +%s%3N >late`, {
+      background: true,
+      timeoutMs: 0,
+    });
+    const dueAtMs = Date.now() + SLEEPS_MS;
     await late.disconnect();
     await frozen(1);
-    await sleep(8 * IDLE_AFTER_MS);
+    // The moment that begins after its time is the last in which it can come to it.
+    await until("its time, while it stands still", async () => Date.now() > dueAtMs && (await frozenNow()) === 1);
+    await frozen(0);
+    await frozen(1);
+    // Of one that stands still nothing is read for whoever asks: what it said then was read before it came to rest again.
+    const said = await logsOf(sandbox);
+    assert.equal(await frozenNow(), 1);
+    assert.ok(said.includes("came late"), said.join("\n"));
     const readAtMs = Date.now();
     const wroteAtMs = Number(await sandbox.files.read("late"));
     assert.ok(wroteAtMs < readAtMs, "it was written only when somebody came");
@@ -134,6 +151,12 @@ web.ThreadingHTTPServer(("", ${SERVICE_PORT}), web.SimpleHTTPRequestHandler).ser
     const response = await ask(sandbox);
     await response.arrayBuffer();
     return response.status;
+  }
+
+  async function logsOf({ sandboxId }: Sandbox): Promise<string[]> {
+    const path = `/v2/sandboxes/${sandboxId}/logs?direction=forward`;
+    const { body } = await call<{ logs: { message: string }[] }>(server, "GET", path);
+    return body.logs.map(({ message }) => message);
   }
 
   async function textOf(sandbox: Sandbox): Promise<string> {

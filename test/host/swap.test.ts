@@ -7,18 +7,23 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { after, test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { MIB } from "#domain";
 import { armFaults } from "#lib/fault";
 import { createLogger, silentLogger } from "#lib/log";
 import type { CommandRunner } from "#lib/run";
 import { localRunner } from "#lib/spawn";
 import { SwapFiles } from "#lib/swap-files";
+import { bringBack } from "#lib/swapped";
 import { openCgroups } from "../../src/driver/cgroup/index.ts";
 import { removeSwapFiles, swapFilesIn } from "./swap-files.ts";
 
 const HELD_BYTES = 24 * MIB;
 const LIMIT_BYTES = 32 * MIB;
 const FILE_BYTES = 64 * MIB;
+/** Nothing used from one reading to the next is rest. */
+const QUIET_MS = 100;
+const QUIET_WITHIN_MS = 10_000;
 
 const dir = mkdtempSync(join(tmpdir(), "aenv-swap-"));
 const cgroups = openCgroups(`/aenv-swap-${process.pid}`);
@@ -60,7 +65,11 @@ for line in sys.stdin:
     print(before == hashlib.sha256(held[0]).hexdigest(), flush=True)`;
     this.#child = spawn("python3", ["-c", program], { stdio: ["pipe", "pipe", "inherit"] });
     this.#said = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
-    cgroups.join(group, this.#child.pid ?? 0);
+    cgroups.join(group, this.pid);
+  }
+
+  get pid(): number {
+    return this.#child.pid ?? 0;
   }
 
   static async start(group: string, bytes = HELD_BYTES): Promise<Holder> {
@@ -85,6 +94,18 @@ for line in sys.stdin:
   async [Symbol.asyncDispose](): Promise<void> {
     this.#child.kill("SIGKILL");
     await this.end();
+  }
+}
+
+/** What a group has used when it has come to rest: whoever has answered may still be on its way back to waiting. */
+async function quietCpuUsec(group: string): Promise<number> {
+  const giveUpAtMs = Date.now() + QUIET_WITHIN_MS;
+  for (let beforeUsec = Number.NaN; ; ) {
+    const { cpuUsec } = cgroups.stats(group);
+    if (cpuUsec === beforeUsec) return cpuUsec;
+    assert.ok(Date.now() < giveUpAtMs, `${group} does not come to rest`);
+    beforeUsec = cpuUsec;
+    await sleep(QUIET_MS);
   }
 }
 
@@ -129,6 +150,27 @@ test("a file in which next to nothing is left is taken away, and that goes back 
   await files.trim();
   assert.deepEqual([ours(), readdirSync(dir)], [[], []]);
   assert.equal(await holder.ask("same"), "True");
+});
+
+test("what a process has in swap is brought back for it while it does nothing", async () => {
+  const files = await makeRoom();
+  {
+    await using holder = await Holder.start("back");
+    await cgroups.reclaim("back", LIMIT_BYTES);
+    const cpuUsec = await quietCpuUsec("back");
+    const { memoryBytes } = cgroups.stats("back");
+    assert.ok(memoryBytes < HELD_BYTES * 0.2, `${memoryBytes} bytes stayed`);
+    const { signal } = new AbortController();
+    await bringBack(holder.pid, { mostBytes: MIB, signal });
+    assert.ok(cgroups.stats("back").memoryBytes < memoryBytes + 8 * MIB, "it takes more than it may");
+    await bringBack(holder.pid, { mostBytes: 2 * HELD_BYTES, signal });
+    const after = cgroups.stats("back");
+    assert.ok(after.memoryBytes >= HELD_BYTES, `${after.memoryBytes} bytes are back`);
+    assert.equal(after.cpuUsec, cpuUsec);
+    assert.equal(await holder.ask("same"), "True");
+  }
+  await files.trim();
+  assert.deepEqual(ours(), []);
 });
 
 test("a group does not get its limit twice, in swap and in memory", async () => {

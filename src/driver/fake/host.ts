@@ -18,6 +18,7 @@ export type FakeOperation =
   | "resume"
   | "checkpoint"
   | "reclaim"
+  | "bringBackRuntime"
   | "stop"
   | "destroy";
 
@@ -37,6 +38,8 @@ export class FakeHost {
   reclaimAtOnceBytes = Number.POSITIVE_INFINITY;
   /** Machines whose memory was taken, in order. */
   readonly reclaimed: MachineId[] = [];
+  /** Machines of which what their runtime needs was brought back, in order. */
+  readonly broughtBack: MachineId[] = [];
   readonly #failures = new Map<FakeOperation, Error[]>();
 
   /** What a machine holds in memory now. */

@@ -98,6 +98,11 @@ export class FakeMachine implements Machine {
     this.#swappedBytes += Math.min(this.#host.reclaimAtOnceBytes, this.heldBytes);
   }
 
+  async bringBackRuntime(): Promise<void> {
+    this.#host.mayFail("bringBackRuntime");
+    this.#host.broughtBack.push(this.id);
+  }
+
   memory(): MemoryReading | undefined {
     return this.#runs() ? { usedBytes: 0, oomKills: 0 } : undefined;
   }

@@ -21,6 +21,12 @@ export class ControlSocket {
     await this.#call("containerManager.Resume", {});
   }
 
+  /** Returns when the garbage of the sandbox's own heap has been collected. By itself it does that at the latest two minutes after the last
+   *  time. It begins to give up pages of files that nobody uses, too. */
+  async collectGarbage(): Promise<void> {
+    await this.#call("Usage.Reduce", { wait: false, do_not_gc: false });
+  }
+
   /** True when the guest's first process has been started and has not ended. Throws when nobody answers. */
   async isRunning(id: string): Promise<boolean> {
     return (await this.#call("containerManager.ContainerRuntimeState", id)) === RUNTIME_STATE_RUNNING;

@@ -1,9 +1,11 @@
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { MachineCapture } from "#domain";
+import { type MachineCapture, MIB } from "#domain";
 import { startTicks } from "#lib/proc";
 import type { ProcessWatcher } from "#lib/run";
+import { bringBack } from "#lib/swapped";
+import { together } from "#lib/together";
 import type { CgroupStats } from "../cgroup/index.ts";
 import {
   CheckpointError,
@@ -19,8 +21,10 @@ import { goferOf, type MachineParts, removeMachine } from "./leftovers.ts";
 import { protectAgent } from "./oom.ts";
 
 const PROTECT_TRIES = 40;
+/** A gofer that keeps many files open for its guest needs more, and gets the rest when it does. */
+const GOFER_BACK_BYTES = 16 * MIB;
 
-/** A sandbox that runs. Calls on one machine come one after another, `stop` excepted. */
+/** A sandbox that runs. Calls on one machine come one after another, but `stop`, and what may go on beside them by its contract. */
 export class GvisorMachine extends ProcessMachine {
   readonly #parts: MachineParts;
   readonly #bundle: Bundle;
@@ -28,6 +32,7 @@ export class GvisorMachine extends ProcessMachine {
   readonly #ended = new AbortController();
   readonly #agentPath: string;
   readonly #protected: Promise<void>;
+  #gofer: { readonly pid: number; readonly ticks: bigint } | undefined;
 
   /** `paused`: whether the sandbox is paused now. Preconditions: `pid` is its process, which has been started. */
   constructor(
@@ -63,6 +68,17 @@ export class GvisorMachine extends ProcessMachine {
     }
     if (!options.keepRunning) await this.stop();
     return {};
+  }
+
+  /** Sandbox and gofer collect their garbage every two minutes, and touch all of their heaps with that. */
+  override async bringBackRuntime(): Promise<void> {
+    await together([this.#control.collectGarbage(), this.#bringBackGofer()]);
+  }
+
+  async #bringBackGofer(): Promise<void> {
+    const gofer = this.#gofer;
+    if (gofer === undefined || startTicks(gofer.pid) !== gofer.ticks) return;
+    await bringBack(gofer.pid, { mostBytes: GOFER_BACK_BYTES, signal: this.#ended.signal });
   }
 
   /** Ends what this object does in the background; the machine goes on. */
@@ -117,7 +133,10 @@ export class GvisorMachine extends ProcessMachine {
     const ticks = startTicks(this.pid);
     const gofer = goferOf(this.id, this.#parts);
     const goferTicks = gofer === undefined ? undefined : startTicks(gofer);
-    if (gofer !== undefined && goferTicks !== undefined) await watcher.exited(gofer, goferTicks);
+    if (gofer !== undefined && goferTicks !== undefined) {
+      this.#gofer = { pid: gofer, ticks: goferTicks };
+      await watcher.exited(gofer, goferTicks);
+    }
     if (this.#ended.signal.aborted || this.isStopping) return;
     if (ticks === undefined || startTicks(this.pid) !== ticks) return;
     try {

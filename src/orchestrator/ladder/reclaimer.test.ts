@@ -21,13 +21,15 @@ test("much is 32 MiB, and twice what it needs to be awake", () => {
 });
 
 describe("the memory of one that stands still", () => {
-  /** One that holds much is offered. `take`: what the kernel does when it is asked, by its own `reclaim`. */
+  /** One that holds much is offered. `take`: what the kernel does when it is asked, by its own `reclaim`. `bringBack`: what happens
+   *  instead while what its runtime needs comes back. */
   async function offered({
     take = (reclaim: () => Promise<void>): Promise<void> => reclaim(),
     atOnceBytes = Number.POSITIVE_INFINITY,
     hasRoom = true,
     neededBytes = 0,
     closing = new AbortController(),
+    bringBack = undefined as ((entry: Entry) => Promise<void>) | undefined,
   } = {}) {
     const host = new FakeHost();
     host.memoryBytes = MUCH_BYTES;
@@ -37,20 +39,53 @@ describe("the memory of one that stands still", () => {
     machine.reclaim = () => take(() => reclaim.call(machine));
     const entry = new Entry({ sandbox: { id: "i1", state: "frozen" } } as SandboxRecord);
     entry.frozen = { machine } as Incarnation;
+    if (bringBack !== undefined) machine.bringBackRuntime = () => bringBack(entry);
     const logged: string[] = [];
     const logger = createLogger("info", (line) => logged.push(line));
     const background = new Background(logger);
     const swap = { room: async () => hasRoom };
     const reclaimer = new Reclaimer({ swap, background, logger, signal: closing.signal });
     const leftBytes: number[] = [];
-    reclaimer.offer(entry, { neededBytes, onTaken: (bytes) => leftBytes.push(bytes) });
+    let broughtBackBefore = 0;
+    const onTaken = (bytes: number): void => {
+      leftBytes.push(bytes);
+      broughtBackBefore = host.broughtBack.length;
+    };
+    reclaimer.offer(entry, { neededBytes, onTaken });
     await background.close();
-    return { turns: host.reclaimed.length, heldBytes: host.heldBytes("m1"), leftBytes, logged };
+    assert.equal(host.broughtBack.length, broughtBackBefore, "something was brought back when it was of no use");
+    return { turns: host.reclaimed.length, heldBytes: host.heldBytes("m1"), leftBytes, logged, broughtBackBefore };
   }
 
   test("is taken", async () => {
-    assert.deepEqual(await offered(), { turns: 1, heldBytes: 0, leftBytes: [0], logged: [] });
+    const { turns, heldBytes, leftBytes, logged } = await offered();
+    assert.deepEqual([turns, heldBytes, leftBytes, logged], [1, 0, [0], []]);
   });
+
+  test("comes back in part, what its runtime needs, before its moment, which comes also where that fails", async () => {
+    assert.equal((await offered()).broughtBackBefore, 1);
+    const { leftBytes, logged } = await offered({ bringBack: () => Promise.reject(new Error("unknown method")) });
+    assert.deepEqual(leftBytes, [0]);
+    assert.match(logged.join(), /"warn".*is left in swap.*unknown method/);
+  });
+
+  for (const [what, happen] of [
+    ["is woken", (entry: Entry) => entry.update({ state: "thawing" })],
+    ["is woken and frozen again", (entry: Entry) => Object.assign(entry, { frozen: { ...entry.frozen } })],
+    ["is to end", (entry: Entry) => Object.assign(entry, { doomed: true })],
+  ] as const) {
+    test(`makes no moment where the sandbox ${what} while that comes back`, async () => {
+      const comesBack = async (entry: Entry): Promise<void> => void happen(entry);
+      const breaksOff = async (entry: Entry): Promise<void> => {
+        happen(entry);
+        throw new Error("it has ended");
+      };
+      for (const bringBack of [comesBack, breaksOff]) {
+        const { turns, leftBytes, logged } = await offered({ bringBack });
+        assert.deepEqual([turns, leftBytes, logged], [1, [], []]);
+      }
+    });
+  }
 
   test("is taken on and on where the kernel gives up early, until little is left", async () => {
     const { turns, heldBytes, leftBytes } = await offered({ atOnceBytes: 12 * MIB });

@@ -62,27 +62,50 @@ export class Reclaimer {
     const incarnation = entry.frozen;
     if (incarnation === undefined) return;
     const isWanted = (): boolean => !signal.aborted && entry.frozen === incarnation && entry.state === "frozen";
-    void background.run(`taking the memory of ${entry.id}`, () =>
-      this.#turns.run(async () => {
-        if (!isWanted()) return;
-        const startedAtMs = performance.now();
-        try {
-          const { memoryBytes } = await incarnation.machine.stats();
-          if (!isWorthTaking(memoryBytes, neededBytes)) return;
-          const leftBytes = await this.#take(incarnation, memoryBytes, isWanted);
-          if (leftBytes >= memoryBytes) return;
-          logger.debug("memory of an idle sandbox taken", {
-            sandboxId: entry.id,
-            durationMs: Math.round(performance.now() - startedAtMs),
-            reason: `${Math.round((memoryBytes - leftBytes) / MIB)} of ${Math.round(memoryBytes / MIB)} MiB`,
-          });
-          if (isWanted()) onTaken(isWorthTaking(leftBytes, 0) ? leftBytes : 0);
-        } catch (error) {
-          // One that has just ended has none.
-          if (isWanted()) logger.warn("an idle sandbox keeps its memory", { sandboxId: entry.id, error });
-        }
-      }),
-    );
+    void background.run(`taking the memory of ${entry.id}`, async () => {
+      try {
+        const leftBytes = await this.#turns.run(() => this.#takeWorth(entry, incarnation, neededBytes, isWanted));
+        if (leftBytes === undefined || !isWanted()) return;
+        await this.#bringBackRuntime(entry, incarnation, isWanted);
+        if (isWanted()) onTaken(isWorthTaking(leftBytes, 0) ? leftBytes : 0);
+      } catch (error) {
+        // One that has just ended has none.
+        if (isWanted()) logger.warn("an idle sandbox keeps its memory", { sandboxId: entry.id, error });
+      }
+    });
+  }
+
+  /** Before anybody waits for it, and before it is counted against whoever does nothing. */
+  async #bringBackRuntime({ id }: Entry, { machine }: Incarnation, isWanted: () => boolean): Promise<void> {
+    try {
+      await machine.bringBackRuntime();
+    } catch (error) {
+      if (isWanted()) {
+        this.#deps.logger.warn("the runtime of an idle sandbox is left in swap", { sandboxId: id, error });
+      }
+    }
+    await fault("reclaim.returned", machine.id);
+  }
+
+  /** How much is left of it; undefined: it was not worth it, or nothing went. */
+  async #takeWorth(
+    { id }: Entry,
+    incarnation: Incarnation,
+    neededBytes: number,
+    isWanted: () => boolean,
+  ): Promise<number | undefined> {
+    if (!isWanted()) return undefined;
+    const startedAtMs = performance.now();
+    const { memoryBytes } = await incarnation.machine.stats();
+    if (!isWorthTaking(memoryBytes, neededBytes)) return undefined;
+    const leftBytes = await this.#take(incarnation, memoryBytes, isWanted);
+    if (leftBytes >= memoryBytes) return undefined;
+    this.#deps.logger.debug("memory of an idle sandbox taken", {
+      sandboxId: id,
+      durationMs: Math.round(performance.now() - startedAtMs),
+      reason: `${Math.round((memoryBytes - leftBytes) / MIB)} of ${Math.round(memoryBytes / MIB)} MiB`,
+    });
+    return leftBytes;
   }
 
   /**

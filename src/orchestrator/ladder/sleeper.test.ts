@@ -115,6 +115,15 @@ describe("an idle sandbox", () => {
     assert.equal(mock.callCount(), thaws - 1);
   });
 
+  test("is not asked for logs in its moments: it would say that there are some", async () => {
+    await frozen();
+    const { agents } = bench;
+    const before = agents.questions;
+    thaws = 0;
+    await until("moments", () => thaws >= 3);
+    assert.equal(agents.questions, before);
+  });
+
   test("that cannot be frozen goes on", async () => {
     const id = await create();
     bench.host.failNext("pause", new Error("as the test wants"));
@@ -196,8 +205,9 @@ describe("an idle sandbox", () => {
     } finally {
       clearImmediate(immediate);
     }
-    // Those of a round, those at the end of a moment, and those whose turn it is to be frozen.
-    assert.ok(most > 0 && most < 56, `${most} were looked at in one turn`);
+    // Sixteen of a round, as many at the beginning and at the end of a moment, and as many whose turn it is to be frozen: on a slow
+    // machine all in one turn.
+    assert.ok(most > 0 && most <= 4 * 16, `${most} were looked at in one turn`);
   });
 
   test("is thawed by the next server", async () => {

@@ -16,6 +16,8 @@ const LOOKS = 6;
 const FROZEN_TIMES = 2;
 /** How long that is, and no longer than from one reading to the next. */
 const MOMENT_MS = 300;
+/** Right after its memory was taken: programs that poll a few times a second do so at least once. */
+const MOMENT_FROM_SWAP_MS = 1_000;
 /** A timer may fire so much early, by the clock that a moment is measured with. */
 const TIMER_EARLY_MS = 2;
 /** A reading takes a tenth of a millisecond, in which nothing else happens. */
@@ -136,7 +138,7 @@ export class Sleeper {
     if (this.#isClosed || entry.frozen !== incarnation) return;
     if (entry.state !== "frozen" || entry.operation !== undefined) return;
     const { leftBytes } = watched;
-    const lengthMs = Math.min(MOMENT_MS, this.#afterMs / LOOKS);
+    const lengthMs = Math.min(leftBytes === undefined ? MOMENT_MS : MOMENT_FROM_SWAP_MS, this.#afterMs / LOOKS);
     this.#context.collector.putOff(incarnation);
     await this.#thaw(entry, { lengthMs, isFromSwap: leftBytes !== undefined });
     await sleep(lengthMs + TIMER_EARLY_MS, undefined, { signal: this.#closing.signal }).catch(() => {});
@@ -179,10 +181,12 @@ export class Sleeper {
     const { collector, routes, logger } = this.#context;
     entry.update({ state: "freezing" });
     try {
-      await collector.drain(entry, incarnation);
+      await collector.drainToRest(entry, incarnation);
       if (!(await routes.offerRest(routeOf(entry, { restAfterMs: this.#afterMs }), OFFER_WITHIN_MS))) {
         return this.#awake(entry);
       }
+      // Nobody gets in any more.
+      await collector.drainNews(entry, incarnation);
       await fault("freeze.offered", incarnation.machine.id);
       await incarnation.machine.pause();
       await fault("freeze.frozen", incarnation.machine.id);
