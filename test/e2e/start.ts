@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isMissing } from "#lib/files";
-import { startTicks } from "#lib/proc";
+import { threadStates } from "#lib/proc";
 import { createApi } from "../../scripts/setup/api.ts";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { type ServerConfig, startServer } from "../../scripts/setup/server.ts";
@@ -100,7 +100,8 @@ export function runningTestServer(
   const endService = async (service: string): Promise<number> => {
     const ended = pid(service);
     process.kill(ended, "SIGKILL");
-    await until(`the end of ${service}`, () => startTicks(ended) === undefined);
+    // Its first thread may end before others, which hold its connections open.
+    await until(`the end of ${service}`, () => threadStates(ended).every((state) => state === "Z" || state === "X"));
     return ended;
   };
   return {

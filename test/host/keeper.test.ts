@@ -190,6 +190,9 @@ test("SIGHUP replaces what changed; restartService replaces what it names", asyn
     { name: "one", script: noisy },
     { name: "two", script: noisy },
   ]);
+  await until("both services run", async () =>
+    (await bench.keeper.status()).services.every(({ state }) => state === "running"),
+  );
   const [one, two] = (await bench.keeper.status()).services;
   await bench.configure([
     { name: "one", script: noisy },
