@@ -156,9 +156,10 @@ export class Sleeper {
   /** Freezes one that did nothing, unless somebody wants it. False: it did something. */
   async #look(entry: Entry, incarnation: Incarnation, watched: Watched): Promise<boolean> {
     if (!(await this.#isIdle(incarnation, watched))) return false;
+    const mustWait = !this.#freezing.isFree;
     return this.#freezing.run(async () => {
-      // It may have had to wait for its turn, and have done something meanwhile.
-      if (!(await this.#isIdle(incarnation, watched))) return false;
+      // It may have done something until its turn came.
+      if (mustWait && !(await this.#isIdle(incarnation, watched))) return false;
       if (this.#isClosed || entry.incarnation !== incarnation) return true;
       if (entry.state !== "running" || entry.operation !== undefined) return true;
       await this.#context.entries.begin(entry, () => this.#freeze(entry, incarnation, watched));
