@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox } from "e2b";
-import { call } from "./calls.ts";
+import { messagesOf } from "./calls.ts";
 import { ask, to } from "./http.ts";
 import { newSandbox, output } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
@@ -132,11 +132,8 @@ describe("right after a restore", { timeout: 300_000 }, () => {
 
   it("a hook that fails or hangs is told in the log and keeps no sandbox from starting", async () => {
     await using sandbox = await newSandbox();
-    const logged = async (): Promise<string[]> => {
-      const path = `/v2/sandboxes/${sandbox.sandboxId}/logs?direction=forward&level=warn`;
-      const { body } = await call<{ logs: { message: string }[] }>(await sharedServer(), "GET", path);
-      return body.logs.map(({ message }) => message);
-    };
+    const logged = async (): Promise<string[]> =>
+      messagesOf(await sharedServer(), sandbox.sandboxId, { level: "warn" });
     await installHook(sandbox, "echo no; exit 3");
     await sandbox.pause();
     await sandbox.connect();

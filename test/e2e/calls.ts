@@ -30,6 +30,30 @@ export async function call<T = { message: string }>(
   return { status: response.status, body: (text === "" ? undefined : JSON.parse(text)) as T };
 }
 
+export interface LogEntry {
+  readonly timestamp: string;
+  readonly level: string;
+  readonly message: string;
+  readonly fields: Readonly<Record<string, string>>;
+}
+
+/** All that the server has of a sandbox's log, oldest first; of a level and those above. */
+export async function logsOf(
+  server: Pick<TestServer, "url" | "apiKey">,
+  id: string,
+  { level }: { readonly level?: string } = {},
+): Promise<LogEntry[]> {
+  const path = `/v2/sandboxes/${id}/logs?direction=forward${level === undefined ? "" : `&level=${level}`}`;
+  const { status, body } = await call<{ logs: LogEntry[] }>(server, "GET", path);
+  assert.equal(status, 200, JSON.stringify(body));
+  return body.logs;
+}
+
+/** What it says, without the rest. */
+export async function messagesOf(...log: Parameters<typeof logsOf>): Promise<string[]> {
+  return (await logsOf(...log)).map(({ message }) => message);
+}
+
 /** Each of these sandboxes' agents obeys whoever shows its own token, and nobody who shows another's. */
 export async function assertOwnTokensOnly(server: TestServer, ids: readonly string[]): Promise<void> {
   const tokens = await Promise.all(ids.map(async (id) => String((await detailOf(server, id)).envdAccessToken)));

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox, type SandboxOpts } from "e2b";
-import { call } from "./calls.ts";
+import { messagesOf } from "./calls.ts";
 import { assertNothingLost, heldMib, metric } from "./host.ts";
 import { SERVICE_PORT } from "./live.ts";
 import { output } from "./sdk.ts";
@@ -82,7 +82,7 @@ describe("idle sandboxes", { timeout: 300_000 }, () => {
     await frozen(0);
     await frozen(1);
     // Of one that stands still nothing is read for whoever asks: what it said then was read before it came to rest again.
-    const said = await logsOf(sandbox);
+    const said = await messagesOf(server, sandbox.sandboxId);
     assert.equal(await frozenNow(), 1);
     assert.ok(said.includes("came late"), said.join("\n"));
     const readAtMs = Date.now();
@@ -151,12 +151,6 @@ web.ThreadingHTTPServer(("", ${SERVICE_PORT}), web.SimpleHTTPRequestHandler).ser
     const response = await ask(sandbox);
     await response.arrayBuffer();
     return response.status;
-  }
-
-  async function logsOf({ sandboxId }: Sandbox): Promise<string[]> {
-    const path = `/v2/sandboxes/${sandboxId}/logs?direction=forward`;
-    const { body } = await call<{ logs: { message: string }[] }>(server, "GET", path);
-    return body.logs.map(({ message }) => message);
   }
 
   async function textOf(sandbox: Sandbox): Promise<string> {

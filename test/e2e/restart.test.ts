@@ -4,7 +4,7 @@ import { Agent, get, type IncomingMessage } from "node:http";
 import { text } from "node:stream/consumers";
 import { after, beforeEach, describe, it } from "node:test";
 import { Sandbox, type SandboxOpts } from "e2b";
-import { call, type Detail } from "./calls.ts";
+import { call, type Detail, messagesOf } from "./calls.ts";
 import { assertNothingLost, indexOf, metric, sandboxProcess } from "./host.ts";
 import { Live, SERVICE_PORT } from "./live.ts";
 import { output } from "./sdk.ts";
@@ -141,12 +141,7 @@ describe("kill -9 of the services", { timeout: 600_000 }, () => {
   });
 
   it("of aenvd loses nothing of metrics and logs, of an ended sandbox neither", async () => {
-    const logs = async ({ sandboxId }: Sandbox): Promise<string[]> => {
-      const path = `/v2/sandboxes/${sandboxId}/logs?direction=forward`;
-      const { status, body } = await call<{ logs: { message: string }[] }>(server, "GET", path);
-      assert.equal(status, 200);
-      return body.logs.map(({ message }) => message);
-    };
+    const logs = ({ sandboxId }: Sandbox): Promise<string[]> => messagesOf(server, sandboxId);
     await using running = await create();
     const ended = await create();
     assert.equal(await output(ended, "echo last words"), "last words");

@@ -2,30 +2,12 @@ import assert from "node:assert/strict";
 import { describe, it } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox, SandboxNotFoundError } from "e2b";
-import { call } from "./calls.ts";
+import { call, type LogEntry, logsOf } from "./calls.ts";
 import { e2b } from "./e2b-cli.ts";
 import { newSandbox } from "./sdk.ts";
 import { sharedServer, until } from "./server.ts";
 
 const MIB = 1024 * 1024;
-
-interface LogEntry {
-  readonly timestamp: string;
-  readonly level: string;
-  readonly message: string;
-  readonly fields: Readonly<Record<string, string>>;
-}
-
-/** All there is, oldest first. */
-async function logsOf(id: string): Promise<LogEntry[]> {
-  const { status, body } = await call<{ logs: LogEntry[] }>(
-    await sharedServer(),
-    "GET",
-    `/v2/sandboxes/${id}/logs?direction=forward`,
-  );
-  assert.equal(status, 200, JSON.stringify(body));
-  return body.logs;
-}
 
 /** The first reading taken after now that fits. */
 async function reading(sandbox: Sandbox, what: string, fits: (metric: Metric) => boolean): Promise<Metric> {
@@ -87,7 +69,7 @@ describe("logs of a sandbox", { timeout: 240_000 }, () => {
   it("tell at once what its processes did, over a pause, and after its end", async () => {
     await using sandbox = await newSandbox();
     await sandbox.commands.run("echo one; echo two >&2");
-    const entries = await logsOf(sandbox.sandboxId);
+    const entries = await logsOf(await sharedServer(), sandbox.sandboxId);
     assert.equal(entries[0]?.fields.event_type, "agent_ready");
     const about = (type: string) => entries.filter(({ fields }) => fields.event_type === type);
     const [start] = about("process_start");
@@ -109,13 +91,16 @@ describe("logs of a sandbox", { timeout: 240_000 }, () => {
     await until("some ticks", () => ticking.stdout.includes("tick 5"));
     ticking.wait().catch(() => {});
     await sandbox.pause();
-    const paused = await logsOf(sandbox.sandboxId);
+    const paused = await logsOf(await sharedServer(), sandbox.sandboxId);
     const said = paused.map(({ message }) => message);
     assert.ok(said.includes("tick 5"), said.join("\n"));
     await Sandbox.connect(sandbox.sandboxId);
-    await until("ticks after the pause", async () => (await logsOf(sandbox.sandboxId)).length > paused.length + 5);
+    await until(
+      "ticks after the pause",
+      async () => (await logsOf(await sharedServer(), sandbox.sandboxId)).length > paused.length + 5,
+    );
     await Sandbox.kill(sandbox.sandboxId);
-    const ended = await logsOf(sandbox.sandboxId);
+    const ended = await logsOf(await sharedServer(), sandbox.sandboxId);
     assert.deepEqual(ended.slice(0, paused.length), paused);
     const ticks = ended.flatMap(({ message }) => /^tick (\d+)$/.exec(message)?.[1] ?? []).map(Number);
     assert.deepEqual(
@@ -133,9 +118,9 @@ describe("logs of a sandbox", { timeout: 240_000 }, () => {
     assert.ok(copy instanceof Sandbox);
     try {
       await copy.commands.run("echo the copy");
-      const said = (await logsOf(copy.sandboxId)).map(({ message }) => message);
+      const said = (await logsOf(await sharedServer(), copy.sandboxId)).map(({ message }) => message);
       assert.ok(said.includes("the copy") && !said.includes("the original"), said.join("\n"));
-      assert.ok((await logsOf(sandbox.sandboxId)).every(({ message }) => message !== "the copy"));
+      assert.ok((await logsOf(await sharedServer(), sandbox.sandboxId)).every(({ message }) => message !== "the copy"));
     } finally {
       await copy.kill();
     }
@@ -145,7 +130,7 @@ describe("logs of a sandbox", { timeout: 240_000 }, () => {
     await using sandbox = await newSandbox();
     const { stdout } = await sandbox.commands.run("seq 1 400000 | tee /dev/null", { timeoutMs: 60_000 });
     assert.ok(stdout.endsWith("\n400000\n"));
-    const entries = await logsOf(sandbox.sandboxId);
+    const entries = await logsOf(await sharedServer(), sandbox.sandboxId);
     assert.ok(entries.length === 1000 && entries[20]?.fields.event_type === "stdout", `${entries.length} entries`);
     const { body } = await call<{ logs: LogEntry[] }>(
       await sharedServer(),
