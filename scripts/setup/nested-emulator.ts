@@ -6,10 +6,10 @@ import { debianSources } from "./mirrors.ts";
 import { run } from "./run.ts";
 
 /**
- * The emulator: QEMU 10 of Debian 13, whatever this host is, unpacked in the cache with its libraries and never installed. Kernels
- * clear and copy memory by string instructions, which it emulates faster than older ones do.
+ * The emulator: QEMU 11 of Debian 14, whatever this host is, unpacked in the cache with its libraries and never installed. Kernels
+ * clear and copy memory by string instructions, which it emulates faster than those before 10 do; those before 10.2 lose interrupts.
  */
-const SUITE = "trixie";
+const SUITE = "forky";
 const PACKAGES = ["qemu-system-x86", "seabios"];
 const FORMAT = "1";
 const LIBRARIES = ["usr/lib/x86_64-linux-gnu"];
