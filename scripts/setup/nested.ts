@@ -9,9 +9,9 @@ import { type Suite, suites, testOptions } from "./nested-suites.ts";
 import { missingNested, type NestedSystem, nestedSystem } from "./nested-system.ts";
 import { say } from "./steps.ts";
 
-/** How far each suite gives way to the one before it, in steps of `nice`: the longest is listed first, has a processor to itself,
- *  and the others fill what is left. */
-const NICE_STEP = 3;
+/** How far each suite gives way to the one before it, in steps of `nice`, for the longest is listed first. A little only: on a slow
+ *  host a machine with a third of a processor starts its guests too slowly for all patience. */
+const NICE_STEP = 1;
 const TIMEOUT_MS = 900_000;
 /** Followed by the process whose run it is. */
 const RUN_DIRS = "/var/tmp/aenv-nested-";
