@@ -5,7 +5,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +24,15 @@ type output struct {
 	file  *os.File
 	from  channel
 	chunk int
-	// done is closed at end of file.
-	done chan struct{}
+	// publish passes on what was read; it may block.
+	publish func(channel, []byte)
+	// atEnd is called when the reader has come to the end of file.
+	atEnd func()
 
-	// mu makes "taken out of the pipe" and "counted" one step.
-	mu   sync.Mutex
-	read int64
+	// turn is held from where a chunk is taken out of the pipe until it has been published: two may read, and order counts.
+	turn sync.Mutex
+	// done is closed at end of file, with turn held.
+	done chan struct{}
 
 	published atomic.Int64
 }
@@ -41,77 +43,81 @@ func newOutput(file *os.File, chunk int, from channel) *output {
 	return &output{file: file, from: from, chunk: chunk, done: make(chan struct{})}
 }
 
-// run publishes what is read. It goes on after the process's end, so that a child left behind never meets a broken pipe.
-func (o *output) run(publish func(channel, []byte)) {
-	defer close(o.done)
+// run reads. It goes on after the process's end, so that a child left behind never meets a broken pipe.
+func (o *output) run() {
 	defer o.file.Close()
+	conn, err := o.file.SyscallConn()
+	for err == nil && !o.atEOF() {
+		err = conn.Read(func(fd uintptr) bool { return o.readChunk(int(fd)) > 0 || o.atEOF() })
+	}
+	o.turn.Lock()
+	o.end()
+	o.turn.Unlock()
+	o.atEnd()
+}
+
+// drain publishes what has been written up to now, and looks whether that was all. Who calls it knows that the process has ended, and
+// does not wait until the reader has been woken for that.
+func (o *output) drain() {
 	conn, err := o.file.SyscallConn()
 	if err != nil {
 		return
 	}
-	for {
-		data, err := o.next(conn)
-		if err != nil {
+	// A closed file means that all has been read.
+	_ = conn.Control(func(fd uintptr) {
+		if o.readChunk(int(fd)) == 0 {
 			return
 		}
-		publish(o.from, data)
+		owed, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
+		for err == nil && owed > 0 {
+			n := o.readChunk(int(fd))
+			if n == 0 {
+				return
+			}
+			owed -= n
+		}
+		o.readChunk(int(fd))
+	})
+}
+
+// readChunk publishes the next piece of output and returns its size; 0: there is none now, or will never be. A buffer is held only
+// while there is something to read.
+func (o *output) readChunk(fd int) int {
+	o.turn.Lock()
+	defer o.turn.Unlock()
+	if o.atEOF() {
+		return 0
+	}
+	data, err := o.readOnce(fd)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+	case err != nil || len(data) == 0:
+		o.end()
+	default:
+		o.publish(o.from, data)
 		o.published.Add(int64(len(data)))
 	}
+	return len(data)
 }
 
-// next waits for output and returns a copy of it. A buffer is held only while there is something to read.
-func (o *output) next(conn syscall.RawConn) (data []byte, err error) {
-	waitErr := conn.Read(func(fd uintptr) bool {
-		buffer := chunks.Get().(*[pipeChunkBytes]byte)
-		defer chunks.Put(buffer)
-		var n int
-		n, err = o.readOnce(int(fd), buffer[:o.chunk])
-		if errors.Is(err, unix.EAGAIN) {
-			return false
-		}
-		if err == nil && n == 0 {
-			err = os.ErrClosed
-		}
-		if n > 0 {
-			data = append([]byte(nil), buffer[:n]...)
-		}
-		return true
-	})
-	if waitErr != nil {
-		return nil, waitErr
-	}
-	return data, err
-}
-
-func (o *output) readOnce(fd int, buffer []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+// readOnce returns a copy of what it read.
+func (o *output) readOnce(fd int) ([]byte, error) {
+	buffer := chunks.Get().(*[pipeChunkBytes]byte)
+	defer chunks.Put(buffer)
 	for {
-		n, err := unix.Read(fd, buffer)
+		n, err := unix.Read(fd, buffer[:o.chunk])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		o.read += int64(max(n, 0))
-		return n, err
+		return append([]byte(nil), buffer[:max(n, 0)]...), err
 	}
 }
 
-// owed is the count of bytes that must be published before everything written up to now has been.
-func (o *output) owed() int64 {
-	conn, err := o.file.SyscallConn()
-	if err != nil {
-		return 0
+// end is called with turn held.
+func (o *output) end() {
+	if !o.atEOF() {
+		close(o.done)
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	waiting := 0
-	// A closed file means that all has been read.
-	_ = conn.Control(func(fd uintptr) {
-		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil {
-			waiting = n
-		}
-	})
-	return o.read + int64(waiting)
 }
 
 func (o *output) atEOF() bool {
@@ -124,14 +130,13 @@ func (o *output) atEOF() bool {
 }
 
 // settle returns when all that the exited process wrote has been published. Normally that is end of file at once; where
-// a child left behind holds the pipe, it is when the process's own bytes are out and the pipe has been silent a moment.
+// a child left behind holds the pipe, it is when the pipe has been silent a moment.
 func settle(outputs []*output) {
-	start := time.Now()
-	owed := make([]int64, len(outputs))
-	for i, out := range outputs {
-		owed[i] = out.owed()
+	for _, out := range outputs {
+		out.drain()
 	}
-	for i, out := range outputs {
+	start := time.Now()
+	for _, out := range outputs {
 		seen := out.published.Load()
 		for !out.atEOF() {
 			tick := time.NewTimer(drainIdle)
@@ -141,8 +146,7 @@ func settle(outputs []*output) {
 			}
 			tick.Stop()
 			now := out.published.Load()
-			late := time.Since(start) >= drainMax
-			if now >= owed[i] && (now == seen || late) {
+			if now == seen || time.Since(start) >= drainMax {
 				break
 			}
 			seen = now

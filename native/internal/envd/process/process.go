@@ -61,14 +61,16 @@ func (p *process) collected(status unix.WaitStatus) {
 	close(p.exited)
 }
 
-// follow passes the output on and, after the exit, publishes the end behind the last of it. onExit is called between.
-func (p *process) follow(host *hostKills, onExit func()) {
+// follow passes the output on and, after the exit, publishes the end behind the last of it. onExit is called between. look is called
+// when nobody can write any more: that is mostly because the process has ended.
+func (p *process) follow(host *hostKills, look, onExit func()) {
 	publish := func(from channel, data []byte) {
 		p.hub.publish(from, data)
 		p.transcript.output(from, data)
 	}
 	for _, out := range p.outputs {
-		go out.run(publish)
+		out.publish, out.atEnd = publish, look
+		go out.run()
 	}
 	<-p.exited
 	onExit()

@@ -87,6 +87,27 @@ func TestPROC02BackgroundChildDoesNotHoldTheCall(t *testing.T) {
 	}
 }
 
+// PROC-02, where the child left behind writes faster than anybody reads.
+func TestPROC02AFloodLeftBehindDoesNotHoldTheCall(t *testing.T) {
+	b := newBench(t)
+	got, in := b.begin(context.Background(), shell("yes tick & echo $! >&2; sleep 0.1; exit 7"))
+	start := time.Now()
+	if err := got.drain(in); err != nil || got.end.GetExitCode() != 7 {
+		t.Fatalf("%v, end %v", err, got.end)
+	}
+	if took := time.Since(start); took > 3*drainMax {
+		t.Errorf("the end came %v after the start", took)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(got.stderr.String()))
+	if err != nil || !exists(pid) {
+		t.Fatalf("the child %q is gone (%v)", got.stderr.String(), err)
+	}
+	killTree(pid)
+	if len(got.stdout.String()) == 0 {
+		t.Error("the child was not heard")
+	}
+}
+
 // PROC-07 and PROC-08: bytes are bytes, whatever they are and however they are cut.
 func TestPROC07PROC08BytesAreExact(t *testing.T) {
 	b := newBench(t)

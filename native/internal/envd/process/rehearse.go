@@ -35,7 +35,7 @@ func (s *Service) Rehearse(ctx context.Context) bool {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		proc.follow(&s.hostKills, func() {})
+		proc.follow(&s.hostKills, s.reaper.Look, func() {})
 		s.table.forget(proc)
 	}()
 	proc.awaitExit(ctx, rehearsalMax)

@@ -93,7 +93,7 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 		})
 	}
 	go func() {
-		proc.follow(&s.hostKills, func() {
+		proc.follow(&s.hostKills, s.reaper.Look, func() {
 			if deadline != nil {
 				deadline.Stop()
 			}

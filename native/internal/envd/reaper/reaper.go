@@ -52,7 +52,7 @@ func (r *Reaper) Close() {
 	<-r.done
 }
 
-// Start forks and executes a program. onExit is called once with its wait status, from the collecting loop: it must not
+// Start forks and executes a program. onExit is called once with its wait status, by whoever collects it: it must not
 // block and must not call the Reaper. The error is a *spawn.Error.
 func (r *Reaper) Start(path string, argv []string, attr *spawn.Attr, onExit func(unix.WaitStatus)) (int, error) {
 	r.pids.RLock()
@@ -81,13 +81,18 @@ func (r *Reaper) Hold(pid int, act func()) bool {
 	return alive
 }
 
+// Look collects who has ended by now, without waiting for the signal that tells of it: a thread has to be woken for that.
+func (r *Reaper) Look() {
+	for r.collect() {
+	}
+}
+
 func (r *Reaper) run() {
 	defer close(r.done)
 	for {
 		select {
 		case <-r.signals:
-			for r.collect() {
-			}
+			r.Look()
 		case <-r.closing:
 			return
 		}
