@@ -82,11 +82,27 @@ func writePiece(w http.ResponseWriter, control *http.ResponseController, piece [
 // streamed passes on a body whose end shows only when it comes.
 func streamed(w http.ResponseWriter, conn *upstream.Conn, from io.Reader, control *http.ResponseController) error {
 	// The first bytes may be a long time off, and the head must not wait for them. Those that came along go with it.
-	if conn.Reader.Buffered() == 0 && control.Flush() != nil {
+	isBegun := conn.Reader.Buffered() == 0
+	if isBegun && control.Flush() != nil {
 		return ErrClientGone
 	}
-	err := pieces.Move(from.Read, func(piece pieces.Piece) error {
-		if _, err := w.Write(piece.Bytes()); err != nil || control.Flush() != nil {
+	isEnded := false
+	read := func(into []byte) (int, error) {
+		n, err := from.Read(into)
+		isEnded = errors.Is(err, io.EOF)
+		return n, err
+	}
+	err := pieces.Move(read, func(piece pieces.Piece) error {
+		if _, err := w.Write(piece.Bytes()); err != nil {
+			return ErrClientGone
+		}
+		if isBegun && isEnded {
+			// Goes out with the end, which is what a client mostly waits for: it is woken once. (An answer that is all held back
+			// would be given a length, and lose its trailers.)
+			return nil
+		}
+		isBegun = true
+		if control.Flush() != nil {
 			return ErrClientGone
 		}
 		return nil
@@ -225,15 +241,22 @@ func (p *pump) giveUp() {
 	}
 }
 
-// cut ends it; after that neither connection carries more requests.
-func (p *pump) cut(control *http.ResponseController) {
+func (p *pump) isDone() bool {
 	if p == nil {
-		return
+		return true
 	}
 	select {
 	case <-p.done:
-		return
+		return true
 	default:
+		return false
+	}
+}
+
+// cut ends it; after that neither connection carries more requests.
+func (p *pump) cut(control *http.ResponseController) {
+	if p.isDone() {
+		return
 	}
 	p.isCut = true
 	p.release()
