@@ -41,13 +41,13 @@ const downloadBytes = 32 << 20
 
 func stopInDownload(t *testing.T, protocol, target, accept string) {
 	const piece = 1 << 20
-	b := newBench(t)
-	b.api.files.idle = 500 * time.Millisecond
 	ended := make(chan struct{}, 2)
-	inner := b.server.Config.Handler
-	b.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() { ended <- struct{}{} }()
-		inner.ServeHTTP(w, r)
+	b := newBench(t, impatient(500*time.Millisecond), func(b *bench) {
+		inner := b.server.Config.Handler
+		b.server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			defer func() { ended <- struct{}{} }()
+			inner.ServeHTTP(w, r)
+		})
 	})
 	stuck := b.open(protocol, target, accept)
 	select {
@@ -96,8 +96,7 @@ func (b *bench) open(protocol, target, accept string) io.Reader {
 
 // The limit of a download is no limit of what comes after it on the same connection.
 func TestADownloadLeavesNoDeadline(t *testing.T) {
-	b := newBench(t)
-	b.api.files.idle = 50 * time.Millisecond
+	b := newBench(t, impatient(50*time.Millisecond))
 	if err := os.WriteFile(b.path("small"), []byte("small"), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -42,8 +42,8 @@ type bench struct {
 	dir    string
 }
 
-// newBench serves an agent on HTTP/1.1 and HTTP/2 without TLS, as the program does.
-func newBench(t *testing.T) *bench {
+// newBench serves an agent on HTTP/1.1 and HTTP/2 without TLS, as the program does. before is done to it while nobody is served.
+func newBench(t *testing.T, before ...func(*bench)) *bench {
 	t.Helper()
 	who := identity.NewStore(users.Database{})
 	who.Accept("", "", identity.Identity{DefaultUser: "root"})
@@ -57,9 +57,18 @@ func newBench(t *testing.T) *bench {
 	server.Config.Protocols.SetHTTP1(true)
 	server.Config.Protocols.SetUnencryptedHTTP2(true)
 	server.Listener = pieces.Listener{Listener: server.Listener}
+	b := &bench{t, server, api, t.TempDir()}
+	for _, change := range before {
+		change(b)
+	}
 	server.Start()
 	t.Cleanup(server.Close)
-	return &bench{t, server, api, t.TempDir()}
+	return b
+}
+
+// impatient gives up a transfer that does not move for so long.
+func impatient(idle time.Duration) func(*bench) {
+	return func(b *bench) { b.api.files.idle = idle }
 }
 
 type answer struct {

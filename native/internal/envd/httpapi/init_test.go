@@ -14,9 +14,8 @@ import (
 
 // An init that is said again replaces nothing: a program that watches the generation is not woken by what it knows.
 func TestAnInitThatIsSaidAgainLeavesTheGeneration(t *testing.T) {
-	b := newBench(t)
 	root := t.TempDir()
-	b.api.Guest = &guest.Guest{Root: root}
+	b := newBench(t, func(b *bench) { b.api.Guest = &guest.Guest{Root: root} })
 	const body = `{"sandboxId":"i1","generation":%d,"generationId":%q,"initKey":"k"}`
 	file := func(generation int, id string) os.FileInfo {
 		t.Helper()
@@ -67,9 +66,8 @@ func lastPID(t *testing.T) string {
 
 // The hook runs once for each start, before the answer, and what it does wrong is no error of the init.
 func TestTheHookRunsOnceForEachRestore(t *testing.T) {
-	b := newBench(t)
 	path := filepath.Join(t.TempDir(), "hook")
-	b.api.OnRestore = process.Hook{Path: path, Tag: "hook", Wait: 20 * time.Second}
+	b := newBench(t, func(b *bench) { b.api.OnRestore = process.Hook{Path: path, Tag: "hook", Wait: 20 * time.Second} })
 	script := "#!/bin/sh\necho $AENV_SANDBOX_ID $AENV_GENERATION $AENV_GENERATION_ID >> $0.said; [ $AENV_GENERATION != 3 ]\n"
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)

@@ -292,8 +292,7 @@ func TestFilesThatCannotBeReplaced(t *testing.T) {
 // A client that streams relies on the agent to give up what has stopped; one that is slow goes on. So it is with every
 // route that takes files.
 func TestAnUploadThatStopsIsGivenUp(t *testing.T) {
-	b := newBench(t)
-	b.api.files.idle = 300 * time.Millisecond
+	b := newBench(t, impatient(300*time.Millisecond))
 	var packed bytes.Buffer
 	out := tar.NewWriter(&packed)
 	_ = out.WriteHeader(&tar.Header{Name: "unpacked-stuck", Typeflag: tar.TypeReg, Size: 10_000, Mode: 0o644})
@@ -359,8 +358,8 @@ func TestAPipeIsFed(t *testing.T) {
 	if err := <-finished; err != nil || !bytes.Equal(got, content) {
 		t.Errorf("other bytes came through (%v)", err)
 	}
-	b.api.files.idle = 100 * time.Millisecond
-	if answer := b.put(b.path("pipe"), content); answer.status != 400 || !strings.Contains(answer.body, "nobody reads") {
+	hasty := newBench(t, impatient(100*time.Millisecond))
+	if answer := hasty.put(b.path("pipe"), content); answer.status != 400 || !strings.Contains(answer.body, "nobody reads") {
 		t.Errorf("a reader that stops: %+v", answer)
 	}
 }
