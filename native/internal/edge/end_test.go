@@ -16,21 +16,35 @@ const wholeEnd = "4\r\nlast\r\n0\r\n\r\n"
 // A client mostly waits for the end of an answer: it comes with the last of it, for which a client is woken once.
 func TestTheEndOfAStreamComesWithTheLastOfIt(t *testing.T) {
 	isRead := make(chan struct{})
-	w := open(t, func(w http.ResponseWriter, _ *http.Request) {
+	w := open(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "first")
 		_ = http.NewResponseController(w).Flush()
-		<-isRead
+		select {
+		case <-isRead:
+		case <-r.Context().Done():
+		}
 		_, _ = io.WriteString(w, "last")
 	})
-	for range 50 {
-		conn := w.dial(t)
-		if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: "+w.host()+"\r\n\r\n"); err != nil {
-			t.Fatal(err)
+	const tries = 50
+	// That a request's body is over may be known a moment late.
+	for request, least := range map[string]int{
+		"GET / HTTP/1.1\r\nHost: " + w.host() + "\r\n\r\n":                           tries,
+		"POST / HTTP/1.1\r\nHost: " + w.host() + "\r\nContent-Length: 4\r\n\r\nbody": tries / 2,
+	} {
+		together := 0
+		for range tries {
+			conn := w.dial(t)
+			if _, err := io.WriteString(conn, request); err != nil {
+				t.Fatal(err)
+			}
+			readUntil(t, conn, "first\r\n")
+			isRead <- struct{}{}
+			if nextPacket(t, conn.(syscall.Conn)) == wholeEnd {
+				together++
+			}
 		}
-		readUntil(t, conn, "first\r\n")
-		isRead <- struct{}{}
-		if end := nextPacket(t, conn.(syscall.Conn)); end != wholeEnd {
-			t.Fatalf("the end begins with %q", end)
+		if together < least {
+			t.Errorf("the end came with the last %d times of %d, after %q", together, tries, request)
 		}
 	}
 }

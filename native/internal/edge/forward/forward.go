@@ -109,10 +109,6 @@ func exchange(w http.ResponseWriter, r *http.Request, to To, conn *upstream.Conn
 		}
 		return err
 	}
-	if !body.isDone() {
-		// What is held back for the end of the answer does not wait for that of the request.
-		_ = control.Flush()
-	}
 	if to.BodyIdle > 0 {
 		body.giveUp()
 	}

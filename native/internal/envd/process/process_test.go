@@ -95,7 +95,7 @@ func TestPROC02AFloodLeftBehindDoesNotHoldTheCall(t *testing.T) {
 	if err := got.drain(in); err != nil || got.end.GetExitCode() != 7 {
 		t.Fatalf("%v, end %v", err, got.end)
 	}
-	if took := time.Since(start); took > 3*drainMax {
+	if took := time.Since(start); took > 10*time.Second {
 		t.Errorf("the end came %v after the start", took)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(got.stderr.String()))

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -12,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"aenv/native/internal/edge/upstream"
 )
@@ -172,6 +176,71 @@ func TestABodyThatNeverComesIsNotWaitedForAfterItsAnswer(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A small answer holds nothing, also of a client that opens no window for it, though its body is not over.
+func TestAnAnswerThatMayNotBeSentYetIsNotWaitedFor(t *testing.T) {
+	for _, status := range []string{"200 OK", "401 Unauthorized"} {
+		proxy, ended := proxied(t, time.Minute, answersEarly("HTTP/1.1 "+status+"\r\nContent-Length: 2\r\n\r\nok"))
+		conn, err := tls.Dial("tcp", proxy.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		var head bytes.Buffer
+		coder := hpack.NewEncoder(&head)
+		for _, field := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/"}, {":authority", "x"}} {
+			_ = coder.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]})
+		}
+		framer := http2.NewFramer(conn, conn)
+		_, prefaceErr := io.WriteString(conn, http2.ClientPreface)
+		if err := errors.Join(prefaceErr,
+			framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}),
+			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true}),
+		); err != nil {
+			t.Fatal(err)
+		}
+		if err := within(t, 50*giveUpTime, ended); err != nil {
+			t.Errorf("%s: %v", status, err)
+		}
+	}
+}
+
+// The last of an answer comes at once, also where its service then refuses the rest of the body.
+func TestTheLastOfAnAnswerDoesNotWaitForWhatIsDropped(t *testing.T) {
+	for range 10 {
+		proxy, _ := proxied(t, 0, func(conn net.Conn) {
+			_, _ = io.ReadFull(conn, make([]byte, 10))
+			_, _ = io.WriteString(conn, "HTTP/1.1 413 Too Large\r\nTransfer-Encoding: chunked\r\n\r\n")
+			time.Sleep(50 * time.Millisecond)
+			_, _ = io.WriteString(conn, "4\r\nlast\r\n0\r\n\r\n")
+			// What was not read makes this a reset.
+			_ = conn.Close()
+		})
+		conn := dial(t, proxy, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+		go func() {
+			for piece := make([]byte, 1<<10); ; time.Sleep(100 * time.Microsecond) {
+				if _, err := conn.Write(piece); err != nil {
+					return
+				}
+			}
+		}()
+		start := time.Now()
+		var said []byte
+		for !bytes.Contains(said, []byte("last")) {
+			piece := make([]byte, 4096)
+			n, err := conn.Read(piece)
+			if err != nil {
+				// A reset may come before what was said.
+				break
+			}
+			said = append(said, piece[:n]...)
+		}
+		if took := time.Since(start); took > leaveTime*3/4 {
+			t.Fatalf("%q took %v", said, took)
+		}
+		_ = conn.Close()
 	}
 }
 
