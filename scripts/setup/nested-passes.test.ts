@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { test } from "node:test";
@@ -12,14 +12,25 @@ test("a suite counts as passed for the very same inputs only", async () => {
   try {
     const tool = join(cache, "..", `${basename(cache)}-tool`);
     writeFileSync(tool, "one");
-    const env = { AENV_TEST_BIN_DIR: "/cache/bin/a", AENV_TEST_BUSYBOX: tool };
+    const bin = (name: string, programs: Readonly<Record<string, string>>): string => {
+      mkdirSync(join(cache, name));
+      for (const [program, bytes] of Object.entries(programs)) writeFileSync(join(cache, name, program), bytes);
+      return join(cache, name);
+    };
+    const env = { AENV_TEST_BIN_DIR: bin("a", { envd: "one", edge: "one" }), AENV_TEST_BUSYBOX: tool };
     const command = { script: "script", options: ["--option"], env };
     const inputs = await nestedInputs(command);
     const inAnyOrder = Object.fromEntries(Object.entries(env).reverse());
     assert.equal(await nestedInputs({ ...command, env: inAnyOrder }), inputs);
     assert.notEqual(await nestedInputs({ ...command, script: "another script" }), inputs);
     assert.notEqual(await nestedInputs({ ...command, options: [] }), inputs);
-    const others = await nestedInputs({ ...command, env: { ...env, AENV_TEST_BIN_DIR: "/cache/bin/b" } });
+    const withPrograms = (dir: string) => nestedInputs({ ...command, env: { ...env, AENV_TEST_BIN_DIR: dir } });
+    assert.equal(
+      await withPrograms(bin("b", { envd: "one", edge: "another" })),
+      inputs,
+      "nothing starts an edge there",
+    );
+    const others = await withPrograms(bin("c", { envd: "another", edge: "one" }));
     assert.notEqual(others, inputs);
     writeFileSync(tool, "two");
     assert.notEqual(await nestedInputs(command), inputs, "a program that is not in the cache is another one now");

@@ -18,6 +18,8 @@ const COMMANDS = "nested-commands";
 /** Known to the initramfs. */
 const MACHINE_SCRIPT = "test/nested/machine.sh";
 const MIB = 1024 ** 2;
+/** Programs of ours that nothing starts there: they are not brought along, and another of them runs no suite again. */
+export const LEFT_OUT: readonly string[] = ["edge"];
 
 /** The name of a command's script there, as traces of errors have it. */
 export function scriptName(command: string): string {
@@ -51,7 +53,10 @@ function bringAlong(env: Readonly<Record<string, string>>, tree: string): Record
     Object.entries(env).map(([name, value]) => {
       if (!value.startsWith("/") || !existsSync(value)) return [name, value];
       const path = join("parts", name, basename(value));
-      if (!existsSync(join(tree, path))) cpSync(value, join(tree, path), { recursive: true, verbatimSymlinks: true });
+      if (!existsSync(join(tree, path))) {
+        const filter = (source: string): boolean => !LEFT_OUT.includes(basename(source));
+        cpSync(value, join(tree, path), { recursive: true, verbatimSymlinks: true, filter });
+      }
       return [name, join(INSIDE, path)];
     }),
   );
