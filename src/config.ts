@@ -74,7 +74,7 @@ const schema = z.strictObject({
     .min(0)
     .max(24 * 365 * 100)
     .default(0),
-  /** How long the agent of a starting sandbox may take to answer. */
+  /** How long the agent of a starting sandbox may take to answer, and as long again for its identity. */
   readyTimeoutMs: z.number().int().min(100).default(30_000),
   /** Memory that what stands ready may hold: clones of templates, for the next sandboxes, and frozen machines of paused ones.
    *  By default a quarter of what was available when the server started; 0: nothing stands ready. */

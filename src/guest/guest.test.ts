@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { AGENT_PORT, Guest, type GuestIdentity } from "./guest.ts";
 
 const ADDRESS = "127.0.0.78";
+const PATIENCE_MS = 10_000;
 const IDENTITY: GuestIdentity = {
   sandboxId: "i1",
   templateId: "t1",
@@ -24,7 +25,7 @@ async function toldTo(tell: (guest: Guest) => Promise<void>): Promise<readonly R
     response.writeHead(request.headers["x-init-key"] === "new" ? 204 : 401).end();
   });
   await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
-  const guest = new Guest(ADDRESS);
+  const guest = new Guest(ADDRESS, PATIENCE_MS);
   try {
     await tell(guest);
   } finally {
@@ -82,6 +83,21 @@ test("a command is rehearsed before anybody waits, with a token that nobody has"
   assert.equal(born?.accessToken, "owner's");
 });
 
+test("an agent that takes no identity is not waited for, which is said", async (t) => {
+  const server = createServer(() => {});
+  await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
+  const guest = new Guest(ADDRESS, 50);
+  t.after(() => {
+    guest.close();
+    server.close();
+    server.closeAllConnections();
+  });
+  await assert.rejects(guest.init(IDENTITY, "new"), {
+    kind: "deadline",
+    message: "the sandbox's agent did not answer POST /init within 50 ms",
+  });
+});
+
 const AWAITED =
   "an entry that is awaited may come as late as it likes, and the wait ends with the connections or when nobody awaits it any more";
 test(AWAITED, { timeout: 10_000 }, async (t) => {
@@ -98,7 +114,7 @@ test(AWAITED, { timeout: 10_000 }, async (t) => {
     questions.get(body.after)?.resolve({ url: request.url, headers: request.headers, body, response });
   });
   await new Promise<void>((resolve) => server.listen(AGENT_PORT, ADDRESS, resolve));
-  const guest = new Guest(ADDRESS);
+  const guest = new Guest(ADDRESS, PATIENCE_MS);
   t.after(() => {
     guest.close();
     server.close();

@@ -36,8 +36,6 @@ export interface MemoryVictim {
 const MEMORY_TIMEOUT_MS = 5_000;
 const READY_ANSWER_MS = 500;
 const AWAIT_CONNECT_MS = 2_000;
-/** The agent gives its hook 5 s of it. */
-const INIT_TIMEOUT_MS = 15_000;
 
 /** A connection that nothing was asked by for so long is closed on this side: the agent of a machine that stood still for longer
  *  would close it at the moment it is used again. */
@@ -57,6 +55,7 @@ const REFUSAL_CHARS = 200;
  */
 export class Guest {
   readonly #host: string;
+  readonly #initTimeoutMs: number;
   readonly #closed = new AbortController();
   readonly #agent = new Agent({
     keepAlive: true,
@@ -65,8 +64,10 @@ export class Guest {
     timeout: IDLE_MS,
   });
 
-  constructor(hostAddress: string) {
+  /** `initTimeoutMs`: how long the agent may take for its identity, the 5 s of its hook included. */
+  constructor(hostAddress: string, initTimeoutMs: number) {
     this.#host = hostAddress;
+    this.#initTimeoutMs = initTimeoutMs;
   }
 
   /** Returns when the agent answers. A machine just restored drops what arrives too early, so attempts to connect are short
@@ -93,9 +94,9 @@ export class Guest {
   /** Gives the machine its identity, clock and fresh entropy, and returns when its own hook, if it has one, has run or used up
    *  its 5 s. `currentKey` is the one it was captured with. Repeatable: when an answer was lost, the new key is accepted as
    *  well, and the hook does not run twice for one identity. */
-  async init(identity: GuestIdentity, currentKey: string | undefined, timeoutMs = INIT_TIMEOUT_MS): Promise<void> {
+  async init(identity: GuestIdentity, currentKey: string | undefined): Promise<void> {
     const { env: envVars, ...known } = identity;
-    await this.#init({ ...known, envVars, generationId: generationIdOf(identity) }, currentKey, timeoutMs);
+    await this.#init({ ...known, envVars, generationId: generationIdOf(identity) }, currentKey);
   }
 
   /** Tells a machine that nobody is routed to yet who it is to be. What takes time of an init is done then, its hook excepted,
@@ -104,13 +105,12 @@ export class Guest {
     future: Pick<GuestIdentity, "sandboxId" | "templateId" | "hostname" | "defaultUser" | "initKey">,
     currentKey: string | undefined,
   ): Promise<void> {
-    await this.#init({ ...future, accessToken: newToken(), rehearse: true }, currentKey, INIT_TIMEOUT_MS);
+    await this.#init({ ...future, accessToken: newToken(), rehearse: true }, currentKey);
   }
 
   async #init(
     facts: Pick<GuestIdentity, "initKey"> & Readonly<Record<string, unknown>>,
     currentKey: string | undefined,
-    timeoutMs: number,
   ): Promise<void> {
     const body = JSON.stringify({
       ...facts,
@@ -119,7 +119,7 @@ export class Guest {
     });
     for (const key of [currentKey, facts.initKey]) {
       const headers = { "content-type": "application/json", ...(key !== undefined && { "x-init-key": key }) };
-      const answer = await this.#send("POST", "/init", headers, body, timeoutMs);
+      const answer = await this.#send("POST", "/init", headers, body, this.#initTimeoutMs);
       if (answer.status < 300) return;
       if (answer.status !== 401) {
         throw new AenvError(
@@ -220,7 +220,25 @@ export class Guest {
     limit: number | AbortSignal,
     connectMs?: number,
   ): Promise<{ status: number; body: string }> {
-    const signal = typeof limit === "number" ? AbortSignal.timeout(Math.ceil(limit)) : limit;
+    if (typeof limit !== "number") return await this.#exchange(method, path, headers, body, limit, connectMs);
+    const signal = AbortSignal.timeout(Math.ceil(limit));
+    try {
+      return await this.#exchange(method, path, headers, body, signal, connectMs);
+    } catch (cause) {
+      if (!signal.aborted) throw cause;
+      const late = `the sandbox's agent did not answer ${method} ${path} within ${Math.ceil(limit)} ms`;
+      throw new AenvError("deadline", late, { cause });
+    }
+  }
+
+  async #exchange(
+    method: string,
+    path: string,
+    headers: Record<string, string>,
+    body: string | undefined,
+    signal: AbortSignal,
+    connectMs: number | undefined,
+  ): Promise<{ status: number; body: string }> {
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
       const outgoing = request(
         { host: this.#host, port: AGENT_PORT, method, path, headers, agent: this.#agent, signal },

@@ -59,6 +59,13 @@ export interface LaunchPlan extends StartPlan {
   readonly currentInitKey?: string;
 }
 
+/** The agent runs its hook within an init, for so long at most. */
+const HOOK_MS = 5_000;
+
+export function guestIn({ hostAddress }: Slot, { readyTimeoutMs }: Pick<LaunchDeps, "readyTimeoutMs">): Guest {
+  return new Guest(hostAddress, readyTimeoutMs + HOOK_MS);
+}
+
 /** Step name → ms since the start of the launch. */
 export type LaunchSteps = Record<string, number>;
 
@@ -98,7 +105,7 @@ export async function start(
     undo.add(() => machine.stop());
     mark("started");
     await fault("launch.started", plan.machineId);
-    const guest = new Guest(slot.hostAddress);
+    const guest = guestIn(slot, deps);
     undo.add(() => guest.close());
     if (!plan.withoutAgent) await answering(machine, guest, deps.readyTimeoutMs);
     mark("answering");

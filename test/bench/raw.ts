@@ -20,6 +20,7 @@ import { slotTools } from "../host/machines/host.ts";
 import { type Step, Stopwatch } from "./stopwatch.ts";
 
 const LEASE = "bench";
+const INIT_TIMEOUT_MS = 15_000;
 
 interface RawParts {
   readonly dir: string;
@@ -187,7 +188,7 @@ export class RawSandbox {
   async admit(): Promise<Record<string, string>> {
     const { snapshot } = this.#parts;
     const [accessToken, initKey] = [newToken(), newToken()];
-    const guest = new Guest(this.slot.hostAddress);
+    const guest = new Guest(this.slot.hostAddress, INIT_TIMEOUT_MS);
     const known = { sandboxId: this.#id, templateId: snapshot.id, generation: 1, hostname: "raw" };
     try {
       await guest.init({ ...known, env: {}, defaultUser: "user", accessToken, initKey }, snapshot.initKey);

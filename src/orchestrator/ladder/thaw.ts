@@ -1,9 +1,8 @@
-import { Guest } from "#guest";
 import { fault } from "#lib/fault";
 import type { Context } from "../context.ts";
 import type { Entry } from "../entry.ts";
 import { takeDown } from "../kill.ts";
-import { type LaunchSteps, marker, whileAlive } from "../launch.ts";
+import { guestIn, type LaunchSteps, marker, whileAlive } from "../launch.ts";
 import type { SandboxRecord } from "../record.ts";
 import { goLive, identityOf } from "../run.ts";
 
@@ -16,7 +15,7 @@ export async function thaw(context: Context, entry: Entry, before: SandboxRecord
   const copy = context.ladder.takeCopy(entry.id);
   if (copy === undefined) return false;
   const { machine, slot } = copy;
-  const incarnation = { machine, slot, guest: new Guest(slot.hostAddress) };
+  const incarnation = { machine, slot, guest: guestIn(slot, context) };
   const steps: LaunchSteps = {};
   const mark = marker(steps);
   try {
