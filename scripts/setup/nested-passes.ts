@@ -4,28 +4,21 @@ import { join } from "node:path";
 import { writeFileAtomic } from "../../src/lib/files.ts";
 import { cacheDir, prune } from "./cache.js";
 import { hashTree } from "./hash.ts";
-import { LEFT_OUT, type NestedCommand } from "./nested-run-disk.ts";
+import { isBrought, type NestedCommand, PROGRAMS } from "./nested-run-disk.ts";
 import { nestedSystem } from "./nested-system.ts";
 import { root } from "./node.js";
 
 /** How a machine is made, and what it starts with. */
 const MACHINE = /^(?:scripts\/setup\/nested[a-z-]*\.ts|test\/nested\/machine\.sh)$/;
 
-/** The variable with the folder of our own programs. */
-const PROGRAMS = "AENV_TEST_BIN_DIR";
-
-/** Names everything a run in the nested machine depends on: what it runs and is told, how that is done, kernels, disks. */
+/** Names everything a run in the nested machine depends on: what it runs and is told, how that is done, kernels, disks. The folder of our
+ *  programs is named by the sources of all of them, so what is in it counts. */
 export async function nestedInputs({ script, options, env }: NestedCommand): Promise<string> {
   const told = Object.entries({ ...env, ...(await nestedSystem()) }).map(
-    ([name, value]) => `${name}=${name === PROGRAMS ? programs(value) : content(value)}`,
+    ([name, value]) => `${name}=${name === PROGRAMS ? hashTree(value, isBrought) : content(value)}`,
   );
   const facts = [script, ...options, process.version, process.arch, ...told.sort()];
   return hashTree(root, (path) => MACHINE.test(path), facts);
-}
-
-/** The folder is named by all sources of all programs. */
-function programs(dir: string): string {
-  return hashTree(dir, (path) => !LEFT_OUT.includes(path));
 }
 
 /** What lies in the cache is named by its content; of another file that is brought along it is told. */

@@ -1,5 +1,5 @@
 import { copyFileSync, cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
-import { basename, dirname, join } from "node:path";
+import { basename, dirname, join, relative } from "node:path";
 import { root } from "./node.js";
 import { run } from "./run.ts";
 
@@ -18,8 +18,16 @@ const COMMANDS = "nested-commands";
 /** Known to the initramfs. */
 const MACHINE_SCRIPT = "test/nested/machine.sh";
 const MIB = 1024 ** 2;
-/** Programs of ours that nothing starts there: they are not brought along, and another of them runs no suite again. */
-export const LEFT_OUT: readonly string[] = ["edge"];
+/** The variable with the folder of our own programs. */
+export const PROGRAMS = "AENV_TEST_BIN_DIR";
+/** Those of them that nothing starts there. */
+const LEFT_OUT: readonly string[] = ["edge"];
+
+/** Whether a machine gets a file of the folder of our programs, by its path in that. Another one of those that it does not get runs no suite
+ *  again. */
+export function isBrought(program: string): boolean {
+  return !LEFT_OUT.includes(program);
+}
 
 /** The name of a command's script there, as traces of errors have it. */
 export function scriptName(command: string): string {
@@ -54,7 +62,7 @@ function bringAlong(env: Readonly<Record<string, string>>, tree: string): Record
       if (!value.startsWith("/") || !existsSync(value)) return [name, value];
       const path = join("parts", name, basename(value));
       if (!existsSync(join(tree, path))) {
-        const filter = (source: string): boolean => !LEFT_OUT.includes(basename(source));
+        const filter = (source: string): boolean => name !== PROGRAMS || isBrought(relative(value, source));
         cpSync(value, join(tree, path), { recursive: true, verbatimSymlinks: true, filter });
       }
       return [name, join(INSIDE, path)];

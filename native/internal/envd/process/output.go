@@ -120,14 +120,7 @@ func (o *output) end() {
 	}
 }
 
-func (o *output) atEOF() bool {
-	select {
-	case <-o.done:
-		return true
-	default:
-		return false
-	}
-}
+func (o *output) atEOF() bool { return isClosed(o.done) }
 
 // settle returns when all that the exited process wrote has been published. Normally that is end of file at once; where
 // a child left behind holds the pipe, it is when the pipe has been silent a moment.

@@ -35,14 +35,7 @@ type process struct {
 	transcript *transcript
 }
 
-func (p *process) alive() bool {
-	select {
-	case <-p.exited:
-		return false
-	default:
-		return true
-	}
-}
+func (p *process) alive() bool { return !isClosed(p.exited) }
 
 // awaitExit waits until the process has been collected, but not for longer than wait.
 func (p *process) awaitExit(ctx context.Context, wait time.Duration) {

@@ -103,7 +103,7 @@ func TestPROC02AFloodLeftBehindDoesNotHoldTheCall(t *testing.T) {
 		t.Fatalf("the child %q is gone (%v)", got.stderr.String(), err)
 	}
 	killTree(pid)
-	if len(got.stdout.String()) == 0 {
+	if got.stdout.Len() == 0 {
 		t.Error("the child was not heard")
 	}
 }
