@@ -2,7 +2,7 @@ import { z } from "@hono/zod-openapi";
 import type { Context } from "hono";
 import { HTTPException } from "hono/http-exception";
 import type { ContentfulStatusCode } from "hono/utils/http-status";
-import { AenvError, type ErrorKind } from "#domain";
+import { AenvError, type ErrorKind, logLevelOf } from "#domain";
 import type { Logger } from "#lib/log";
 import type { Api, ApiEnv } from "./deps.ts";
 
@@ -43,7 +43,8 @@ export function errorBody(
     logger.error("request failed", { requestId, error });
     return { code: 500, message: `internal error; the server's log names request ${requestId}`, requestId };
   }
-  if (error.kind === "unavailable" || error.kind === "deadline") logger.warn("request refused", { requestId, error });
+  const level = logLevelOf(error);
+  if (level !== undefined) logger[level]("request refused", { requestId, error });
   const body = { code: STATUS[error.kind], message: messageOf(error) };
   return error.code === undefined ? body : { ...body, error_code: error.code };
 }

@@ -1,5 +1,14 @@
 import type { BuildRecord, Templates } from "#catalog";
-import { AenvError, type BuildLogEntry, errorKind, type Image, MIB, type Node, type Snapshot } from "#domain";
+import {
+  AenvError,
+  type BuildLogEntry,
+  errorKind,
+  type Image,
+  logLevelOf,
+  MIB,
+  type Node,
+  type Snapshot,
+} from "#domain";
 import { fault } from "#lib/fault";
 import type { Logger } from "#lib/log";
 import type { BuildPlan, BuildProgress } from "./builder.ts";
@@ -132,8 +141,10 @@ async function fail(
 ): Promise<"error" | "gone"> {
   const message = reasonOf(error);
   // The user sees one sentence; what a defect or a broken host looked like is for who runs the server.
-  const isOurs = error instanceof AenvError && error.kind !== "internal" && error.kind !== "unavailable";
-  if (!isOurs) deps.logger.error("build failed", { buildId: run.build.id, templateId: run.build.templateId, error });
+  const level = logLevelOf(error);
+  if (level !== undefined) {
+    deps.logger[level]("build failed", { buildId: run.build.id, templateId: run.build.templateId, error });
+  }
   // A removed record is not written again by its log.
   const current = await deps.templates.build(run.build.templateId, run.build.id);
   if (current !== undefined) await addLastWord(deps, run, "error", message, step);

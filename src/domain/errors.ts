@@ -44,6 +44,14 @@ export function errorKind(error: unknown): ErrorKind {
   return error instanceof AenvError ? error.kind : "internal";
 }
 
+/** How a server's log tells of it: a defect as an error, a host that does not keep up as a warning. undefined: whoever asked can mend it,
+ *  and is told. */
+export function logLevelOf(error: unknown): "error" | "warn" | undefined {
+  const kind = errorKind(error);
+  if (kind === "internal") return "error";
+  return kind === "unavailable" || kind === "deadline" ? "warn" : undefined;
+}
+
 /** E2B's sentence for a sandbox that is not there; clients match its tail. */
 export function sandboxNotFound(id: string): AenvError {
   return new AenvError("not-found", `Sandbox "${id}" doesn't exist or you don't have access to it`);

@@ -49,6 +49,20 @@ const MAX_ANSWER_CHARS = 512 * 1024;
 /** What is passed on of a refusal: whoever runs inside may have written it. */
 const REFUSAL_CHARS = 200;
 
+interface Question {
+  readonly method: "GET" | "POST";
+  readonly path: string;
+  readonly headers?: Record<string, string>;
+  readonly body?: string;
+  /** How long connecting may take, where that is less than all of it. */
+  readonly connectMs?: number;
+}
+
+interface Answer {
+  readonly status: number;
+  readonly body: string;
+}
+
 /**
  * The agent of one incarnation of a sandbox. Connections are its own: after a restore the peer's TCP state is another, so
  * nothing is ever reused across incarnations.
@@ -79,7 +93,7 @@ export class Guest {
       signal.throwIfAborted();
       const startedAtMs = performance.now();
       try {
-        const answer = await this.#send("GET", "/health", {}, undefined, connectMs + READY_ANSWER_MS, connectMs);
+        const answer = await this.#send({ method: "GET", path: "/health", connectMs }, connectMs + READY_ANSWER_MS);
         if (answer.status < 300) return;
         last = new Error(`agent answered ${answer.status}`);
       } catch (error) {
@@ -119,7 +133,7 @@ export class Guest {
     });
     for (const key of [currentKey, facts.initKey]) {
       const headers = { "content-type": "application/json", ...(key !== undefined && { "x-init-key": key }) };
-      const answer = await this.#send("POST", "/init", headers, body, this.#initTimeoutMs);
+      const answer = await this.#send({ method: "POST", path: "/init", headers, body }, this.#initTimeoutMs);
       if (answer.status < 300) return;
       if (answer.status !== 401) {
         throw new AenvError(
@@ -145,7 +159,10 @@ export class Guest {
   /** The disk is written out and stands still, until it is thawed or the machine has run 10 s more. Errors: conflict (it was
    *  made by an agent, or booted in a way, that does not know how). */
   async freezeDisk(initKey: string): Promise<void> {
-    const answer = await this.#send("POST", "/fsfreeze", { "x-init-key": initKey }, undefined, FREEZE_TIMEOUT_MS);
+    const answer = await this.#send(
+      { method: "POST", path: "/fsfreeze", headers: { "x-init-key": initKey } },
+      FREEZE_TIMEOUT_MS,
+    );
     if (answer.status < 300) return;
     if (answer.status === 404 || answer.status === 501) {
       throw new AenvError("conflict", "this sandbox is of a template too old to be kept without its memory", {
@@ -159,7 +176,10 @@ export class Guest {
   }
 
   async thawDisk(initKey: string): Promise<void> {
-    const answer = await this.#send("POST", "/fsthaw", { "x-init-key": initKey }, undefined, MEMORY_TIMEOUT_MS);
+    const answer = await this.#send(
+      { method: "POST", path: "/fsthaw", headers: { "x-init-key": initKey } },
+      MEMORY_TIMEOUT_MS,
+    );
     if (answer.status >= 300)
       throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /fsthaw`);
   }
@@ -176,7 +196,7 @@ export class Guest {
   ): Promise<TelemetryAnswer | undefined> {
     const headers = { "content-type": "application/json", "x-init-key": initKey };
     const body = JSON.stringify({ after: afterUs, metrics });
-    const answer = await this.#send("POST", "/telemetry", headers, body, timeoutMs);
+    const answer = await this.#send({ method: "POST", path: "/telemetry", headers, body }, timeoutMs);
     if (answer.status === 200) return parseTelemetry(answer.body);
     // An older agent finds no route, or asks for its token first.
     if (answer.status === 404 || answer.status === 401) return undefined;
@@ -193,7 +213,10 @@ export class Guest {
     const headers = { "content-type": "application/json", "x-init-key": initKey };
     const body = JSON.stringify({ after: afterUs, await: true });
     const either = AbortSignal.any([signal, this.#closed.signal]);
-    const { status } = await this.#send("POST", "/telemetry", headers, body, either, AWAIT_CONNECT_MS);
+    const { status } = await this.#exchange(
+      { method: "POST", path: "/telemetry", headers, body, connectMs: AWAIT_CONNECT_MS },
+      either,
+    );
     return status === 204;
   }
 
@@ -204,46 +227,32 @@ export class Guest {
     this.#agent.destroy();
   }
 
-  async #memory(body: object, initKey: string): Promise<{ status: number; body: string }> {
+  async #memory(body: object, initKey: string): Promise<Answer> {
     const headers = { "content-type": "application/json", "x-init-key": initKey };
-    const answer = await this.#send("POST", "/memory", headers, JSON.stringify(body), MEMORY_TIMEOUT_MS);
+    const question: Question = { method: "POST", path: "/memory", headers, body: JSON.stringify(body) };
+    const answer = await this.#send(question, MEMORY_TIMEOUT_MS);
     if (answer.status >= 300)
       throw new AenvError("internal", `the sandbox's agent answered ${answer.status} to /memory`);
     return answer;
   }
 
-  async #send(
-    method: string,
-    path: string,
-    headers: Record<string, string>,
-    body: string | undefined,
-    limit: number | AbortSignal,
-    connectMs?: number,
-  ): Promise<{ status: number; body: string }> {
-    if (typeof limit !== "number") return await this.#exchange(method, path, headers, body, limit, connectMs);
-    const signal = AbortSignal.timeout(Math.ceil(limit));
+  /** Errors: deadline. */
+  async #send(question: Question, timeoutMs: number): Promise<Answer> {
+    const signal = AbortSignal.timeout(Math.ceil(timeoutMs));
     try {
-      return await this.#exchange(method, path, headers, body, signal, connectMs);
+      return await this.#exchange(question, signal);
     } catch (cause) {
       if (!signal.aborted) throw cause;
-      const late = `the sandbox's agent did not answer ${method} ${path} within ${Math.ceil(limit)} ms`;
+      const asked = `${question.method} ${question.path}`;
+      const late = `the sandbox's agent did not answer ${asked} within ${Math.ceil(timeoutMs)} ms`;
       throw new AenvError("deadline", late, { cause });
     }
   }
 
-  async #exchange(
-    method: string,
-    path: string,
-    headers: Record<string, string>,
-    body: string | undefined,
-    signal: AbortSignal,
-    connectMs: number | undefined,
-  ): Promise<{ status: number; body: string }> {
+  async #exchange({ body, connectMs, ...question }: Question, signal: AbortSignal): Promise<Answer> {
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
-      const outgoing = request(
-        { host: this.#host, port: AGENT_PORT, method, path, headers, agent: this.#agent, signal },
-        resolve,
-      );
+      const options = { ...question, host: this.#host, port: AGENT_PORT, agent: this.#agent, signal };
+      const outgoing = request(options, resolve);
       if (connectMs !== undefined) outgoing.once("socket", (socket) => limitConnecting(socket, connectMs));
       outgoing.once("error", reject);
       outgoing.end(body);

@@ -145,6 +145,18 @@ describe("a reboot of what was paused with its memory", () => {
     assert.deepEqual(bench.agents.keys, ["captured", undefined]);
   });
 
+  test("says that it stays paused when the agent does not write its disk out", async () => {
+    bench.diskCapture = "flushed";
+    const { id } = await bench.create();
+    await bench.orchestrator.pause(id);
+    bench.script.fail("freeze");
+    await assert.rejects(bench.orchestrator.resume(id, undefined, { reboot: true }), {
+      kind: "unavailable",
+      message: `Sandbox "${id}" could not be rebooted and stays paused`,
+    });
+    assert.equal(bench.stateOf(id), "paused");
+  });
+
   for (const step of ["restore", "init", "boot"] as const satisfies readonly Step[]) {
     test(`that fails at ${step} leaves it paused with its memory`, async () => {
       const { id } = await bench.create();

@@ -1,6 +1,6 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError, type MachineCapture } from "#domain";
+import { AenvError, errorKind, type MachineCapture } from "#domain";
 import type { Driver } from "#driver";
 import { type CheckpointManifest, capture, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
@@ -111,7 +111,8 @@ async function takeDisk(context: Context, entry: Entry, source: StateSource, dir
   try {
     await captureDisk(context, entry, incarnation, dir);
   } catch (cause) {
-    if (cause instanceof AenvError) throw cause;
+    // That one says what to do instead; all else leaves whoever asked with the question what is left.
+    if (errorKind(cause) === "conflict") throw cause;
     throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be rebooted and stays paused`, { cause });
   } finally {
     await takeDown(context, entry, incarnation);

@@ -79,7 +79,9 @@ export function marker(steps: LaunchSteps): (step: string) => void {
 
 /** Starts a machine and gives its agent an identity. Returns when the agent has taken it. Errors as those of `start`. */
 export function launch(deps: LaunchDeps, plan: LaunchPlan, steps: LaunchSteps): Promise<Incarnation> {
-  return start(deps, plan, steps, ({ guest }) => guest.init(plan.identity, plan.currentInitKey));
+  return start(deps, plan, steps, ({ machine, guest }) =>
+    whileAlive(machine, guest.init(plan.identity, plan.currentInitKey)),
+  );
 }
 
 /**

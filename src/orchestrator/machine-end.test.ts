@@ -54,4 +54,29 @@ describe("the end of a machine", () => {
     await bench.host.end(machineId, "crashed");
     while (bench.stateOf(id) !== undefined) await new Promise((resolve) => setTimeout(resolve, 5));
   });
+
+  const starts: readonly (readonly [string, (bench: Bench) => Promise<unknown>, number])[] = [
+    ["a create", (bench) => bench.create(), 1],
+    ["a template's start", (bench) => bench.makeSnapshot(), 1],
+    ["a template's capture", (bench) => bench.makeSnapshot(), 2],
+  ];
+  for (const [what, start, inits] of starts) {
+    test(`is told at once by ${what} whose agent has not taken its identity`, async () => {
+      await using bench = await Bench.open({ readyTimeoutMs: 600_000 });
+      const asked = Promise.withResolvers<void>();
+      let left = inits;
+      bench.agents.pace = async () => {
+        left -= 1;
+        if (left > 0) return;
+        asked.resolve();
+        await new Promise(() => {});
+      };
+      const refused = assert.rejects(start(bench), { kind: "unavailable", message: /ended while starting: crashed/ });
+      await asked.promise;
+      const [machineId = ""] = bench.machines();
+      await bench.host.end(machineId, "crashed");
+      await refused;
+      assert.deepEqual(await bench.held(), {});
+    });
+  }
 });

@@ -24,7 +24,7 @@ import {
 import { type Context, snapshotLease } from "./context.ts";
 import { captureDiskLive } from "./disk-capture.ts";
 import type { Entry, Incarnation } from "./entry.ts";
-import { type LaunchPlan, launch } from "./launch.ts";
+import { type LaunchPlan, launch, whileAlive } from "./launch.ts";
 import { captureLive } from "./live-capture.ts";
 import { machineIdOf } from "./record.ts";
 import type { StateSource } from "./run.ts";
@@ -75,15 +75,16 @@ export class Snapshots {
       signal.throwIfAborted();
       await bringUp(incarnation, request, onStart, signal);
       // A restored agent answers by what it was told last, until it is told who it is: nobody knows this token.
-      await incarnation.guest.init({ ...plan.identity, accessToken: newToken() }, initKey);
-      await fault("snapshot.started", incarnation.machine.id);
+      const { machine, guest } = incarnation;
+      await whileAlive(machine, guest.init({ ...plan.identity, accessToken: newToken() }, initKey));
+      await fault("snapshot.started", machine.id);
       const digests = { imageDigest: request.image.digest, agentDigest };
-      const manifest = await capture(driver, incarnation.machine, dir, digests);
-      await fault("snapshot.captured", incarnation.machine.id);
+      const manifest = await capture(driver, machine, dir, digests);
+      await fault("snapshot.captured", machine.id);
       await store.sync([dir, paths.agent(agentDigest)]);
-      await fault("snapshot.synced", incarnation.machine.id);
+      await fault("snapshot.synced", machine.id);
       await this.#end(incarnation);
-      await fault("snapshot.ended", incarnation.machine.id);
+      await fault("snapshot.ended", machine.id);
       const boot = bootOf(request.commands, plan.imageInit);
       return { id, ...factsOf(manifest), envdVersion, initKey, ...inherited(request), ...boot, env: request.env };
     } catch (error) {

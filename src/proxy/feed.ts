@@ -1,7 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { chmodSync, rmSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
-import { type ErrorKind, errorKind, type RouteSource, type SandboxId } from "#domain";
+import { type ErrorKind, errorKind, logLevelOf, type RouteSource, type SandboxId } from "#domain";
 import type { Logger } from "#lib/log";
 import { startTicks } from "#lib/proc";
 import {
@@ -127,8 +127,9 @@ export class RouteFeed {
     try {
       await wake(id);
     } catch (error) {
+      const level = logLevelOf(error);
+      if (level !== undefined) this.#deps.logger[level]("waking a sandbox failed", { sandboxId: id, error });
       const kind = errorKind(error);
-      if (kind === "internal") this.#deps.logger.error("waking a sandbox failed", { sandboxId: id, error });
       if (kind !== "not-found") {
         response.writeHead(REFUSALS[kind] ?? 503, { "content-length": 0 }).end();
         return;

@@ -21,6 +21,8 @@ export class FakeAgents {
   questions = 0;
   /** `freeze` and `thaw`, in order. */
   readonly disk: string[] = [];
+  /** Awaited before each init. */
+  pace: () => Promise<void> = async () => {};
 
   constructor(script: Script) {
     this.#script = script;
@@ -45,6 +47,7 @@ export class FakeAgents {
         }
         this.#script.mayFail(request.url === "/init" ? "init" : "health");
         if (request.url === "/init") {
+          await this.pace();
           this.told.push(JSON.parse(body));
           this.keys.push(request.headers["x-init-key"]?.toString());
         }
