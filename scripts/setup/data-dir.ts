@@ -78,10 +78,20 @@ export interface ProcessInfo {
   readonly uptimeS: number;
 }
 
+/** The pid that a file names; undefined when there is none, as between a service's end and its next start. */
+export function pidIn(pidFile: string): number | undefined {
+  try {
+    return Number.parseInt(readFileSync(pidFile, "utf8"), 10) || undefined;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
 /** The process a pid file names, when it is there and its command line names one of `words`. */
 export function processOf(pidFile: string, words: readonly string[]): ProcessInfo | undefined {
-  if (!existsSync(pidFile)) return undefined;
-  const pid = Number.parseInt(readFileSync(pidFile, "utf8"), 10);
+  const pid = pidIn(pidFile);
+  if (pid === undefined) return undefined;
   const command = commandLine(pid).join(" ");
   if (!words.some((word) => command.includes(word))) return undefined;
   const ticks = startTicks(pid);

@@ -4,10 +4,20 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { completeConfig, dataPaths, splitListen, tlsListenOf } from "../../src/config.ts";
+import { commandLine, environment } from "../../src/lib/proc.ts";
 import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
 import { cacheDir } from "./cache.js";
-import { type DataDir, DEFAULT_LISTEN, keeperProcess, makeDataDir, readJson, SERVICES, writeJson } from "./data-dir.ts";
+import {
+  type DataDir,
+  DEFAULT_LISTEN,
+  keeperProcess,
+  makeDataDir,
+  pidIn,
+  readJson,
+  SERVICES,
+  writeJson,
+} from "./data-dir.ts";
 import { firecrackerPaths, type VirtualizationConfig } from "./firecracker.ts";
 import { binDir, runscPath } from "./go.ts";
 import { root } from "./node.js";
@@ -30,7 +40,16 @@ interface KeeperConfig {
   readonly lockFile: string;
   readonly logFile: string;
   readonly version: string;
-  readonly services: readonly unknown[];
+  readonly services: readonly Service[];
+}
+
+interface Service {
+  readonly name: string;
+  readonly argv: readonly string[];
+  readonly env: Readonly<Record<string, string>>;
+  readonly cwd: string;
+  readonly logFile: string;
+  readonly pidFile: string;
 }
 
 export type StartOutcome = "already running" | "started" | "replaced an older build";
@@ -105,7 +124,9 @@ export async function startServer(
   const unchanged =
     isDeepStrictEqual(readJson(data.configFile), config) &&
     isDeepStrictEqual(readJson(data.keeperConfigFile), keeperConfig);
-  if (alive && unchanged && (await serverVersion(serverUrl(config))) === config.commit) return "already running";
+  const answers = async (): Promise<string | undefined> =>
+    keeperConfig.services.every(runsAsDefined) ? await serverVersion(serverUrl(config)) : undefined;
+  if (alive && unchanged && (await answers()) === config.commit) return "already running";
 
   writeJson(data.configFile, config);
   writeJson(data.keeperConfigFile, keeperConfig);
@@ -113,7 +134,7 @@ export async function startServer(
     await replaceKeeper(alive.pid, data, config);
   else if (alive) process.kill(alive.pid, "SIGHUP");
   else startKeeper(data, config);
-  await waitForServer(data, config);
+  await waitForServer(data, config, answers);
   return alive ? "replaced an older build" : "started";
 }
 
@@ -122,7 +143,7 @@ function keeperConfigFor(data: DataDir, config: ServerConfig, env: Readonly<Reco
   // Stripping types and compiling takes most of a start: it is done once, and not again when a killed server comes back.
   const compiled = { NODE_COMPILE_CACHE: join(cacheDir(), "compile-server") };
   const server = { AENV_BUILD: config.commit, AENV_SETTINGS: settings, ...compiled, ...env };
-  const service = (name: string, argv: readonly string[], env: Record<string, string> = {}): unknown => ({
+  const service = (name: string, argv: readonly string[], env: Record<string, string> = {}): Service => ({
     name,
     argv,
     env: { ...inheritedEnv(), ...env },
@@ -149,6 +170,14 @@ function keeperConfigFor(data: DataDir, config: ServerConfig, env: Readonly<Reco
       service("edge", [join(config.binDir, "edge"), ...edgeFlags(config)]),
     ],
   };
+}
+
+/** False too for a process that another is about to replace: what such a one answers says nothing of what will be. */
+function runsAsDefined({ argv, env, pidFile }: Service): boolean {
+  const pid = pidIn(pidFile);
+  if (pid === undefined || !isDeepStrictEqual(commandLine(pid), argv)) return false;
+  const its = new Set(environment(pid));
+  return Object.entries(env).every(([name, value]) => its.has(`${name}=${value}`));
 }
 
 /** The edge reads no configuration file: what it needs to know is in its flags. */
@@ -201,11 +230,16 @@ async function replaceKeeper(pid: number, data: DataDir, config: ServerConfig): 
   startKeeper(data, config);
 }
 
-async function waitForServer(data: DataDir, config: ServerConfig): Promise<void> {
+/** `answers`: the build that all services run and the server names. */
+async function waitForServer(
+  data: DataDir,
+  config: ServerConfig,
+  answers: () => Promise<string | undefined>,
+): Promise<void> {
   const deadlineMs = Date.now() + HEALTH_TIMEOUT_MS;
   let seen: string | undefined;
   while (Date.now() < deadlineMs) {
-    seen = await serverVersion(serverUrl(config));
+    seen = await answers();
     if (seen === config.commit) return;
     await sleep(100);
   }

@@ -45,6 +45,12 @@ export function commandLine(pid: number): string[] {
   return text?.replace(/\0$/, "").split("\0") ?? [];
 }
 
+/** The environment a process was started with, as `NAME=VALUE`; empty when it has ended. */
+export function environment(pid: number): string[] {
+  const text = unlessGone(() => readFileSync(`/proc/${pid}/environ`, "utf8"));
+  return text?.replace(/\0$/, "").split("\0") ?? [];
+}
+
 /** What the kernel says each of a process's threads does: `R`, `S`, `T`, …; none when it has ended. */
 export function threadStates(pid: number): string[] {
   return (unlessGone(() => readdirSync(`/proc/${pid}/task`)) ?? []).flatMap((id) => {

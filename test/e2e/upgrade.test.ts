@@ -3,11 +3,15 @@ import { cpSync, mkdtempSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Sandbox } from "e2b";
 import { dataDir } from "../../scripts/setup/data-dir.ts";
 import { startServer } from "../../scripts/setup/server.ts";
 import { useServer } from "./sdk.ts";
 import { startTestServer, until } from "./server.ts";
+import type { TestConfig } from "./start.ts";
+
+const LATE_MS = 1_000;
 
 describe("an upgrade", { timeout: 180_000 }, () => {
   it("replaces every process of ours, the keeper too, while sandboxes run on", async () => {
@@ -45,6 +49,28 @@ describe("an upgrade", { timeout: 180_000 }, () => {
     } finally {
       await server.stop();
       rmSync(programs, { recursive: true, force: true });
+    }
+  });
+
+  it("of one setting is over when no process is left that does not have it", async () => {
+    const server = await startTestServer();
+    try {
+      const before = server.pid("aenvd");
+      const config: TestConfig = { ...server.config, idleAfterMs: 0 };
+      // Who replaces it takes its time: until then the old one answers, as the same build.
+      process.kill(server.pid("keeper"), "SIGSTOP");
+      const started = startServer(dataDir(server.dataDir), config);
+      try {
+        assert.equal(await Promise.race([started, sleep(LATE_MS, "waits")]), "waits");
+      } finally {
+        process.kill(server.pid("keeper"), "SIGCONT");
+      }
+      await started;
+      assert.notEqual(server.pid("aenvd"), before);
+      useServer(server);
+      await (await Sandbox.create("base")).kill();
+    } finally {
+      await server.stop();
     }
   });
 });
