@@ -3,10 +3,11 @@ import { Sandbox } from "e2b";
 import { atOnce } from "../at-once.ts";
 import type { BenchContext } from "../context.ts";
 import type { Figure } from "../figure.ts";
+import { Instant } from "../instant.ts";
 import { hitRate, oneReady, type Ready, readReady } from "../ready.ts";
 import { alternate } from "../sampling.ts";
 import { spread } from "../statistics.ts";
-import { INSIDE, insideMs } from "./login-shell.ts";
+import { INSIDE, insideMs, withoutClient } from "./login-shell.ts";
 
 const CYCLES_PER_SAMPLE = 5;
 const LOOP_MS = 60_000;
@@ -17,30 +18,31 @@ const RAW_RESTORES = 40;
 export const sdkCycle: Figure = {
   name: "sdk_cycle_each",
   group: "sdk_cycle",
-  title: "create, `echo`, kill through the JavaScript SDK, one at a time",
+  title: "create, `echo`, kill through the JavaScript SDK, one at a time, without what the SDK takes by itself",
   unit: "ms",
   bar: { kind: "baseline", factor: 1, plus: 30 },
 
   async run(context) {
     const { product } = context;
+    await using instant = await Instant.start();
     const inside = await Sandbox.create("base", { ...product.sdkOptions, timeoutMs: 1_200_000 });
     try {
       const before = await readReady(product);
-      const { cycles, shells } = await alternate(context, {
-        cycles: () => cyclesOf(context, CYCLES_PER_SAMPLE),
+      const { cycles, bySdk, shells } = await alternate(context, {
+        cycles: () => cyclesOf(CYCLES_PER_SAMPLE, product.sdkOptions, () => oneReady(product)),
+        bySdk: () => cyclesOf(CYCLES_PER_SAMPLE, instant.sdkOptions, async () => {}),
         shells: () => insideMs(inside),
       });
-      const all = cycles.flat();
-      const of = (step: keyof Cycle): number[] => all.map((cycle) => cycle[step]);
       return {
-        samples: of("allMs"),
+        samples: withoutClient(step(cycles, "allMs"), step(bySdk, "allMs")),
         baseline: { samples: shells.flat(), command: INSIDE },
         notes: [
           `pool: the server's own, at least one clone ready before each create; ${hits(before, await readReady(product))}`,
-          `whole cycle: ${spread(of("allMs"))}`,
-          `create (API answer): ${spread(of("createMs"))}`,
-          `first exec: ${spread(of("execMs"))}`,
-          `kill: ${spread(of("killMs"))}`,
+          `with what the SDK takes by itself: ${spread(step(cycles, "allMs"))}`,
+          `the SDK by itself, against a server that answers at once: ${spread(step(bySdk, "allMs"))}`,
+          `create (API answer): ${spread(step(cycles, "createMs"))}`,
+          `first exec: ${spread(step(cycles, "execMs"))}`,
+          `kill: ${spread(step(cycles, "killMs"))}`,
         ],
       };
     } finally {
@@ -92,24 +94,27 @@ interface Cycle {
   readonly allMs: number;
 }
 
-async function cyclesOf(context: BenchContext, count: number): Promise<Cycle[]> {
+type SdkOptions = BenchContext["product"]["sdkOptions"];
+
+/** `ready`: awaited before each. */
+async function cyclesOf(count: number, sdk: SdkOptions, ready: () => Promise<void>): Promise<Cycle[]> {
   const cycles: Cycle[] = [];
   while (cycles.length < count) {
-    await oneReady(context.product);
-    cycles.push(await cycle(context));
+    await ready();
+    cycles.push(await cycle(sdk));
   }
   return cycles;
 }
 
-async function loop(context: BenchContext, untilMs: number): Promise<Cycle[]> {
+async function loop({ product }: BenchContext, untilMs: number): Promise<Cycle[]> {
   const cycles: Cycle[] = [];
-  while (performance.now() < untilMs) cycles.push(await cycle(context));
+  while (performance.now() < untilMs) cycles.push(await cycle(product.sdkOptions));
   return cycles;
 }
 
-async function cycle({ product }: BenchContext): Promise<Cycle> {
+async function cycle(sdk: SdkOptions): Promise<Cycle> {
   const startedAtMs = performance.now();
-  const sandbox = await Sandbox.create("base", { ...product.sdkOptions, timeoutMs: 300_000 });
+  const sandbox = await Sandbox.create("base", { ...sdk, timeoutMs: 300_000 });
   const createdAtMs = performance.now();
   await sandbox.commands.run("echo hi");
   const saidAtMs = performance.now();
@@ -133,6 +138,10 @@ async function rawRestoreMs({ raw, quiet }: BenchContext): Promise<number> {
   } finally {
     await atOnce(CORES, made, (sandbox) => raw.remove(sandbox));
   }
+}
+
+function step(samples: readonly (readonly Cycle[])[], name: keyof Cycle): number[] {
+  return samples.flat().map((cycle) => cycle[name]);
 }
 
 function hits(before: Ready | undefined, after: Ready | undefined): string {

@@ -1,0 +1,60 @@
+import { createServer, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+
+/**
+ * A server that has nothing to do: it answers create, `echo hi` and kill as aenv does, at once. What a client takes against it, the client
+ * takes by itself. Prints its port; ends with its standard input.
+ */
+
+/** Connect's envelope (flags, length, message), and the flag of the last. */
+const HEAD_BYTES = 5;
+const LAST = 2;
+
+const START = envelope({ event: { start: { pid: 77 } } });
+const END = Buffer.concat([
+  envelope({ event: { data: { stdout: Buffer.from("hi\n").toString("base64") } } }),
+  envelope({ event: { end: { exited: true, status: "exit status 0" } } }),
+  envelope({}, LAST),
+]);
+
+let created = 0;
+
+const server = createServer((request, response) => {
+  request.resume().once("end", () => answer(`${request.method} ${request.url}`, response));
+});
+server.listen(0, "127.0.0.1", () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`));
+process.stdin.resume().once("end", () => process.exit());
+
+function answer(asked: string, response: ServerResponse): void {
+  if (/^POST .*\/sandboxes$/.test(asked)) {
+    response.writeHead(201, { "content-type": "application/json" }).end(JSON.stringify(sandbox()));
+  } else if (asked.startsWith("DELETE ")) {
+    response.writeHead(204).end();
+  } else if (asked === "POST /process.Process/Start") {
+    response.writeHead(200, { "content-type": "application/connect+json" }).write(START);
+    // As the product's: a program's start is told before its end.
+    setImmediate(() => response.end(END));
+  } else {
+    response.writeHead(404).end(`${asked} is not what is measured`);
+  }
+}
+
+function sandbox() {
+  created += 1;
+  return {
+    sandboxID: `i${String(created).padStart(19, "0")}`,
+    templateID: "base",
+    clientID: "instant",
+    envdVersion: "0.6.13",
+    envdAccessToken: "t".repeat(40),
+    domain: null,
+  };
+}
+
+function envelope(message: unknown, flags = 0): Buffer {
+  const body = Buffer.from(JSON.stringify(message));
+  const head = Buffer.alloc(HEAD_BYTES);
+  head.writeUInt8(flags);
+  head.writeUInt32BE(body.length, 1);
+  return Buffer.concat([head, body]);
+}
