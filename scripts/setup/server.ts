@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isDeepStrictEqual } from "node:util";
 import { completeConfig, dataPaths, splitListen, tlsListenOf } from "../../src/config.ts";
+import { connectKeeper } from "../../src/lib/keeper.ts";
 import { commandLine, environment } from "../../src/lib/proc.ts";
 import { startDetached } from "../../src/lib/spawn.ts";
 import { serverVersion } from "./api.ts";
@@ -55,6 +56,8 @@ interface Service {
 export type StartOutcome = "already running" | "started" | "replaced an older build";
 
 const HEALTH_TIMEOUT_MS = 60_000;
+/** Longer than the 10 s that the keeper gives a service to end. */
+const REPLACE_TIMEOUT_MS = 12_000;
 
 /** What the operator asks for when starting the server; undefined leaves it as it was. */
 export interface Wishes {
@@ -110,8 +113,9 @@ export function serverUrl(config: Pick<ServerConfig, "listen">): string {
 }
 
 /**
- * Makes the server of this data folder run this configuration, and returns once it answers. One that already does is left alone;
- * with another one the services are replaced, while the keeper and the sandboxes it holds run on. `env`: more of it for aenvd.
+ * Makes the server of this data folder run this configuration, and returns once all of its services do and it answers. One that
+ * already does is left alone; with another one the services are replaced, while the keeper and the sandboxes it holds run on.
+ * `env`: more of it for aenvd.
  */
 export async function startServer(
   data: DataDir,
@@ -124,9 +128,8 @@ export async function startServer(
   const unchanged =
     isDeepStrictEqual(readJson(data.configFile), config) &&
     isDeepStrictEqual(readJson(data.keeperConfigFile), keeperConfig);
-  const answers = async (): Promise<string | undefined> =>
-    keeperConfig.services.every(runsAsDefined) ? await serverVersion(serverUrl(config)) : undefined;
-  if (alive && unchanged && (await answers()) === config.commit) return "already running";
+  const isUp = alive && unchanged && keeperConfig.services.every(runsAsDefined);
+  if (isUp && (await serverVersion(serverUrl(config))) === config.commit) return "already running";
 
   writeJson(data.configFile, config);
   writeJson(data.keeperConfigFile, keeperConfig);
@@ -134,7 +137,7 @@ export async function startServer(
     await replaceKeeper(alive.pid, data, config);
   else if (alive) process.kill(alive.pid, "SIGHUP");
   else startKeeper(data, config);
-  await waitForServer(data, config, answers);
+  await waitForServer(data, config, keeperConfig.services);
   return alive ? "replaced an older build" : "started";
 }
 
@@ -172,12 +175,14 @@ function keeperConfigFor(data: DataDir, config: ServerConfig, env: Readonly<Reco
   };
 }
 
-/** False too for a process that another is about to replace: what such a one answers says nothing of what will be. */
+/** False too for a process that is about to be replaced, though it answers. */
 function runsAsDefined({ argv, env, pidFile }: Service): boolean {
   const pid = pidIn(pidFile);
   if (pid === undefined || !isDeepStrictEqual(commandLine(pid), argv)) return false;
-  const its = new Set(environment(pid));
-  return Object.entries(env).every(([name, value]) => its.has(`${name}=${value}`));
+  // Without a PATH the keeper gives its own.
+  const its = environment(pid).filter((entry) => env.PATH !== undefined || !entry.startsWith("PATH="));
+  const wanted = Object.entries(env).map(([name, value]) => `${name}=${value}`);
+  return isDeepStrictEqual(its.sort(), wanted.sort());
 }
 
 /** The edge reads no configuration file: what it needs to know is in its flags. */
@@ -230,22 +235,37 @@ async function replaceKeeper(pid: number, data: DataDir, config: ServerConfig): 
   startKeeper(data, config);
 }
 
-/** `answers`: the build that all services run and the server names. */
-async function waitForServer(
-  data: DataDir,
-  config: ServerConfig,
-  answers: () => Promise<string | undefined>,
-): Promise<void> {
-  const deadlineMs = Date.now() + HEALTH_TIMEOUT_MS;
-  let seen: string | undefined;
-  while (Date.now() < deadlineMs) {
-    seen = await answers();
+async function waitForServer(data: DataDir, config: ServerConfig, services: readonly Service[]): Promise<void> {
+  const address = serverUrl(config);
+  const startedAtMs = Date.now();
+  let isHelped = false;
+  let wrong = "";
+  while (Date.now() < startedAtMs + HEALTH_TIMEOUT_MS) {
+    const others = services.filter((service) => !runsAsDefined(service)).map(({ name }) => name);
+    const seen = others.length === 0 ? await serverVersion(address) : undefined;
     if (seen === config.commit) return;
+    if (others.length > 0) wrong = `does not run ${others.join(", ")} as configured`;
+    else
+      wrong = seen === undefined ? `does not answer at ${address}` : `answers as build ${seen}, not ${config.commit}`;
+    if (others.length > 0 && !isHelped && Date.now() > startedAtMs + REPLACE_TIMEOUT_MS) {
+      isHelped = true;
+      await restart(data, others);
+    }
     await sleep(100);
   }
-  const what = seen === undefined ? "does not answer" : `answers as build ${seen}, not ${config.commit}`;
-  const address = serverUrl(config);
-  throw new Error(`The server ${what} at ${address} after ${HEALTH_TIMEOUT_MS / 1000} s.\n${logTails(data)}`);
+  throw new Error(`The server ${wrong} after ${HEALTH_TIMEOUT_MS / 1000} s.\n${logTails(data)}`);
+}
+
+/** A keeper that died while it replaced a service may have left its successor in the belief that it had. */
+async function restart(data: DataDir, services: readonly string[]): Promise<void> {
+  const keeper = connectKeeper(data.keeperSocket);
+  try {
+    for (const name of services) await keeper.restartService(name);
+  } catch {
+    // What it says is in its log, which is shown when nothing else helps.
+  } finally {
+    await keeper.close();
+  }
 }
 
 function logTails(data: DataDir): string {

@@ -140,7 +140,7 @@ async function fail(
   error: unknown,
 ): Promise<"error" | "gone"> {
   const message = reasonOf(error);
-  // The user sees one sentence; what a defect or a broken host looked like is for who runs the server.
+  // The user sees one sentence; the rest of what may be the server's fault is for who runs it.
   const level = logLevelOf(error);
   if (level !== undefined) {
     deps.logger[level]("build failed", { buildId: run.build.id, templateId: run.build.templateId, error });

@@ -44,8 +44,8 @@ export function errorKind(error: unknown): ErrorKind {
   return error instanceof AenvError ? error.kind : "internal";
 }
 
-/** How a server's log tells of it: a defect as an error, a host that does not keep up as a warning. undefined: whoever asked can mend it,
- *  and is told. */
+/** How a server's log tells of it: a defect as an error; as a warning what was not there or not in time, which may be the host's fault.
+ *  undefined: whoever asked can mend it, and is told. */
 export function logLevelOf(error: unknown): "error" | "warn" | undefined {
   const kind = errorKind(error);
   if (kind === "internal") return "error";

@@ -222,7 +222,6 @@ export class Guest {
 
   /** Ends all connections. Repeatable. */
   close(): void {
-    // Who still awaits something would connect once more, to whoever has the address then.
     this.#closed.abort();
     this.#agent.destroy();
   }
@@ -250,6 +249,8 @@ export class Guest {
   }
 
   async #exchange({ body, connectMs, ...question }: Question, signal: AbortSignal): Promise<Answer> {
+    // It would connect once more, to whoever has the address then.
+    this.#closed.signal.throwIfAborted();
     const response = await new Promise<IncomingMessage>((resolve, reject) => {
       const options = { ...question, host: this.#host, port: AGENT_PORT, agent: this.#agent, signal };
       const outgoing = request(options, resolve);

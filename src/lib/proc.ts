@@ -41,14 +41,12 @@ export function processIds(): number[] {
 
 /** A process's arguments; empty when it has ended, or while it becomes another program. */
 export function commandLine(pid: number): string[] {
-  const text = unlessGone(() => readFileSync(`/proc/${pid}/cmdline`, "utf8"));
-  return text?.replace(/\0$/, "").split("\0") ?? [];
+  return listIn(`/proc/${pid}/cmdline`);
 }
 
-/** The environment a process was started with, as `NAME=VALUE`; empty when it has ended. */
+/** The environment that a process was started with, as `NAME=VALUE`; empty when it has ended. */
 export function environment(pid: number): string[] {
-  const text = unlessGone(() => readFileSync(`/proc/${pid}/environ`, "utf8"));
-  return text?.replace(/\0$/, "").split("\0") ?? [];
+  return listIn(`/proc/${pid}/environ`);
 }
 
 /** What the kernel says each of a process's threads does: `R`, `S`, `T`, …; none when it has ended. */
@@ -57,6 +55,12 @@ export function threadStates(pid: number): string[] {
     const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8"));
     return stat === undefined ? [] : fieldsAfterName(stat).slice(0, 1);
   });
+}
+
+/** What a file says, each ended by a NUL. A process that has ended and was not waited for yet says nothing. */
+function listIn(path: string): string[] {
+  const text = unlessGone(() => readFileSync(path, "utf8")) ?? "";
+  return text === "" ? [] : text.replace(/\0$/, "").split("\0");
 }
 
 /** Those of a `stat` file from the third on. The command name, the second, is in parentheses and may hold spaces and parentheses

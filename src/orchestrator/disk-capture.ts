@@ -113,7 +113,10 @@ async function takeDisk(context: Context, entry: Entry, source: StateSource, dir
   } catch (cause) {
     // That one says what to do instead; all else leaves whoever asked with the question what is left.
     if (errorKind(cause) === "conflict") throw cause;
-    throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be rebooted and stays paused`, { cause });
+    throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be rebooted and stays paused`, {
+      cause,
+      hint: "look for a full disk on the server: its log has the cause",
+    });
   } finally {
     await takeDown(context, entry, incarnation);
   }

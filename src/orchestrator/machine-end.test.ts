@@ -62,7 +62,7 @@ describe("the end of a machine", () => {
   ];
   for (const [what, start, inits] of starts) {
     test(`is told at once by ${what} whose agent has not taken its identity`, async () => {
-      await using bench = await Bench.open({ readyTimeoutMs: 600_000 });
+      await using bench = await Bench.open({ readyTimeoutMs: 60_000 });
       const asked = Promise.withResolvers<void>();
       let left = inits;
       bench.agents.pace = async () => {

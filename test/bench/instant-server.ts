@@ -1,5 +1,6 @@
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { ENVD_VERSION } from "../../src/server/node.ts";
 
 /**
  * A server that has nothing to do: it answers create, `echo hi` and kill as aenv does, at once. What a client takes against it, the client
@@ -22,6 +23,8 @@ let created = 0;
 const server = createServer((request, response) => {
   request.resume().once("end", () => answer(`${request.method} ${request.url}`, response));
 });
+// The product's connections outlive what is measured between two turns of this one.
+server.keepAliveTimeout = 600_000;
 server.listen(0, "127.0.0.1", () => process.stdout.write(`${(server.address() as AddressInfo).port}\n`));
 process.stdin.resume().once("end", () => process.exit());
 
@@ -45,7 +48,7 @@ function sandbox() {
     sandboxID: `i${String(created).padStart(19, "0")}`,
     templateID: "base",
     clientID: "instant",
-    envdVersion: "0.6.13",
+    envdVersion: ENVD_VERSION,
     envdAccessToken: "t".repeat(40),
     domain: null,
   };

@@ -7,18 +7,23 @@ import { createInterface } from "node:readline";
 export class Instant {
   readonly #url: string;
   readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
 
-  private constructor(url: string, child: ChildProcess) {
+  private constructor(url: string, child: ChildProcess, ended: Promise<unknown>) {
     this.#url = url;
     this.#child = child;
+    this.#ended = ended;
   }
 
   static async start(): Promise<Instant> {
     const file = join(import.meta.dirname, "instant-server.ts");
     // In a session of its own: an interrupt from the terminal is for the bench, which then ends this in order.
     const child = spawn(process.execPath, [file], { stdio: ["pipe", "pipe", "inherit"], detached: true });
-    const [port] = await once(createInterface({ input: child.stdout }), "line");
-    return new Instant(`http://127.0.0.1:${port}`, child);
+    const ended = once(child, "exit");
+    const failed = ended.then(() => Promise.reject(new Error("the server that answers at once ended")));
+    const [port] = await Promise.race([once(createInterface({ input: child.stdout }), "line"), failed]);
+    failed.catch(() => {});
+    return new Instant(`http://127.0.0.1:${port}`, child, ended);
   }
 
   /** Points the stock SDK at it. */
@@ -27,8 +32,7 @@ export class Instant {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const ended = once(this.#child, "exit");
     this.#child.stdin?.end();
-    await ended;
+    await this.#ended;
   }
 }

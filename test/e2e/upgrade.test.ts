@@ -73,4 +73,20 @@ describe("an upgrade", { timeout: 180_000 }, () => {
       await server.stop();
     }
   });
+
+  it("goes on where a keeper died in the middle of it, and its successor knows nothing of that", async () => {
+    const server = await startTestServer();
+    try {
+      const before = server.pid("aenvd");
+      const keeper = server.pid("keeper");
+      process.kill(keeper, "SIGSTOP");
+      const started = startServer(dataDir(server.dataDir), { ...server.config, idleAfterMs: 0 } as TestConfig);
+      rmSync(join(server.dataDir, "run", "keeper.services.json"));
+      process.kill(keeper, "SIGKILL");
+      await started;
+      assert.notEqual(server.pid("aenvd"), before);
+    } finally {
+      await server.stop();
+    }
+  });
 });
