@@ -61,6 +61,12 @@ export class Model {
     for (const id of [...this.sandboxes.keys()]) await this.kill(id);
   }
 
+  /** Builds the template anew. */
+  async build(): Promise<void> {
+    const status = await this.#world.build();
+    if (status !== "ready") throw new Violation("wrong", `undisturbed, a build became ${status}`);
+  }
+
   async create(): Promise<string> {
     const { sandboxID } = await this.#must<{ sandboxID: string }>("POST", "/v2/sandboxes", createBody());
     this.sandboxes.set(sandboxID, { state: "running", content: FRESH });

@@ -84,11 +84,15 @@ export class Rounds {
 
   /** Some points are passed only where something is there, or is not. */
   async #makePassable({ operation, orders }: Plan): Promise<void> {
-    // One for each pass, beside what the operation ends.
-    const passes = orders.map(({ point, after = 0 }) => (point === "recover.sandbox" ? after + 1 : 0));
-    if (Math.max(...passes) > 0) await this.#model.atLeast(Math.max(...passes) + 1);
     // A build removes the one before when nobody uses it.
-    if (operation === "build" && orders.some(({ point }) => REMOVES.includes(point))) await this.#model.empty();
+    const removes = operation === "build" && orders.some(({ point }) => REMOVES.includes(point));
+    if (removes) await this.#model.empty();
+    // One for each pass, beside what the operation ends.
+    const passes = Math.max(...orders.map(({ point, after = 0 }) => (point === "recover.sandbox" ? after + 1 : 0)));
+    if (passes === 0) return;
+    await this.#model.atLeast(passes + 1);
+    // Those that are there now use an older one.
+    if (removes) await this.#model.build();
   }
 
   async #prepare(operation: Operation, taken: ReadonlySet<string | undefined>, random: () => number): Promise<Doing> {
