@@ -167,11 +167,17 @@ function isOfMachine(victim: Victim): victim is MachineVictim {
 async function killOf(machineId: string | undefined, victim: MachineVictim, runscPath: string): Promise<number> {
   const ends = victim === "command" ? [] : await processesOf(machineId, "runtime");
   const pids = victim === "runtime" ? ends : await processesOf(machineId, victim);
+  let refusal: unknown;
   if (victim !== "agent") for (const pid of pids) await killNow(pid);
-  else if (machineId !== undefined && pids[0] !== undefined) await killAgent(runscPath, machineId, pids[0]);
+  else if (machineId !== undefined && pids[0] !== undefined) {
+    // Refused where the operation is ending the machine itself just now: that end is waited for like any other.
+    await killAgent(runscPath, machineId, pids[0]).catch((error: unknown) => (refusal = error));
+  }
   const giveUpAtMs = performance.now() + ENDS_MS;
   while (ends.some((pid) => startTicks(pid) !== undefined)) {
-    if (performance.now() > giveUpAtMs) throw new Error(`machine ${machineId} goes on without its ${victim}`);
+    if (performance.now() > giveUpAtMs) {
+      throw new Error(`machine ${machineId} goes on without its ${victim}`, { cause: refusal });
+    }
     await sleep(2);
   }
   return pids.length;
