@@ -1,6 +1,7 @@
 import { join } from "node:path";
 import { edgeBenchEnv, edgeBenchSteps } from "./edge-bench.ts";
 import { ensureRoot } from "./elevate.ts";
+import { upstreamRunscPath, upstreamRunscStep } from "./go.ts";
 import { runInNested } from "./nested.ts";
 import { missingNested, nestedSteps } from "./nested-system.ts";
 import { root } from "./node.js";
@@ -15,9 +16,9 @@ await ensureRoot("to run sandboxes");
 process.exitCode = first === "firecracker" ? await benchFirecracker() : await benchProduct();
 
 async function benchProduct(): Promise<number> {
-  await provide([...serverSteps, ...edgeBenchSteps]);
+  await provide([...serverSteps, upstreamRunscStep, ...edgeBenchSteps]);
   return await show([process.execPath, join(root, "test", "bench", "main.ts"), ...process.argv.slice(2)], {
-    env: { ...(await testEnv()), ...(await edgeBenchEnv()) },
+    env: { ...(await testEnv()), ...(await edgeBenchEnv()), AENV_BENCH_RUNSC: upstreamRunscPath() },
   });
 }
 

