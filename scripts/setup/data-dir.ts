@@ -9,6 +9,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join, resolve } from "node:path";
+import { isMissing } from "../../src/lib/files.ts";
 import { commandLine, startTicks } from "../../src/lib/proc.ts";
 
 /** Where a server keeps all it has. */
@@ -83,7 +84,7 @@ export function pidIn(pidFile: string): number | undefined {
   try {
     return Number.parseInt(readFileSync(pidFile, "utf8"), 10) || undefined;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOENT") return undefined;
+    if (isMissing(error)) return undefined;
     throw error;
   }
 }

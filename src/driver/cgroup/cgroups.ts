@@ -98,20 +98,19 @@ export class Cgroups {
     return Math.max(0, before - this.#version.stats(path).memoryBytes);
   }
 
-  /** Pids in the group, in whichever hierarchy. Empty when it is not there. */
+  /** Pids in the group. Those of a machine that is starting join one hierarchy after another, and may not all be among them yet. Empty
+   *  when it is not there. */
   processes(id: string): number[] {
-    const pids = new Set<number>();
-    for (const dir of this.#version.dirs(this.path(id))) {
-      const text = readText(`${dir}/cgroup.procs`) ?? "";
-      for (const line of text.split("\n")) if (line !== "") pids.add(Number(line));
-    }
-    return [...pids];
+    const [dir = ""] = this.#version.dirs(this.path(id));
+    return pidsIn(dir);
   }
 
-  /** Sends SIGKILL to every process that is in the group now: none of them goes back to its program. The kernel may take a while to
-   *  end them, and what one has begun meanwhile is not among them. */
-  kill(id: string): void {
-    for (const pid of this.processes(id)) killQuietly(pid);
+  /** Sends SIGKILL to every process that is in the group now, and returns how many: none of them goes back to its program. The kernel
+   *  may take a while to end them, and what one has begun meanwhile is not among them. */
+  kill(id: string): number {
+    const pids = this.processes(id);
+    for (const pid of pids) killQuietly(pid);
+    return pids.length;
   }
 
   /** Ends every process of the group and removes it. Repeatable. Errors: internal, when processes do not go away. */
@@ -119,7 +118,7 @@ export class Cgroups {
     const giveUpAtMs = performance.now() + REMOVE_TIMEOUT_MS;
     for (let waitMs = 1; !(await this.#removeNow(id)); waitMs = Math.min(waitMs * 2, 100)) {
       if (performance.now() > giveUpAtMs) {
-        const left = this.processes(id);
+        const left = this.#processesAnywhere(id);
         throw new AenvError("internal", `cgroup ${this.path(id)} is still busy after ${REMOVE_TIMEOUT_MS} ms`, {
           hint: left.length > 0 ? `processes ${left.join(", ")} do not end` : "another program holds groups below it",
         });
@@ -129,9 +128,17 @@ export class Cgroups {
   }
 
   async #removeNow(id: string): Promise<boolean> {
-    this.kill(id);
+    // Before they have ended no hierarchy lets the group go, and asking all of them costs as much as the end of a process.
+    if (this.kill(id) > 0) return false;
     // All are tried, so that one that is busy does not keep the others.
-    return (await Promise.all(this.#version.dirs(this.path(id)).map(removeDir))).every(Boolean);
+    if ((await Promise.all(this.#version.dirs(this.path(id)).map(removeDir))).every(Boolean)) return true;
+    for (const pid of this.#processesAnywhere(id)) killQuietly(pid);
+    return false;
+  }
+
+  /** In whichever hierarchy. */
+  #processesAnywhere(id: string): readonly number[] {
+    return [...new Set(this.#version.dirs(this.path(id)).flatMap(pidsIn))];
   }
 
   /** Names of all groups below the parent, in whichever hierarchy. */
@@ -166,6 +173,11 @@ function limitsOf(resources: Resources): Limits {
 
 function wholePages(bytes: number): number {
   return Math.floor(bytes / PAGE_BYTES) * PAGE_BYTES;
+}
+
+function pidsIn(dir: string): number[] {
+  const text = readText(`${dir}/cgroup.procs`) ?? "";
+  return text === "" ? [] : text.split("\n").map(Number);
 }
 
 function killQuietly(pid: number): void {

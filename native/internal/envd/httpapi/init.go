@@ -110,7 +110,7 @@ func (s *Server) postInit(w http.ResponseWriter, r *http.Request) {
 		s.runHook(r.Context(), body)
 	}
 	if body.Rehearse {
-		s.Process.Rehearse(r.Context())
+		s.rehearse(r.Context())
 	}
 	s.Log.Add(logbook.Info, agentLogger, "The agent is ready", logbook.Fields{"event_type": "agent_ready"})
 	w.WriteHeader(http.StatusNoContent)

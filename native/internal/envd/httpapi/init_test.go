@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
+	processpb "aenv/native/gen/process"
+	"aenv/native/gen/process/processconnect"
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/process"
 )
@@ -37,11 +42,11 @@ func TestAnInitThatIsSaidAgainLeavesTheGeneration(t *testing.T) {
 	}
 }
 
-// An init that nobody waits for has a command started, of which the later owner of the machine finds nothing.
+// An init that nobody waits for has a command run by all that a request passes, of which the later owner of the machine finds nothing.
 func TestARehearsalLeavesOnlyThatTheAgentIsReady(t *testing.T) {
 	b := newBench(t)
 	before := lastPID(t)
-	if got := b.init(`{"sandboxId":"i1","initKey":"k","rehearse":true}`, "X-Init-Key", "k"); got != 204 {
+	if got := b.init(`{"sandboxId":"i1","initKey":"k","accessToken":"nobody's","rehearse":true}`, "X-Init-Key", "k"); got != 204 {
 		t.Fatal(got)
 	}
 	if lastPID(t) == before {
@@ -50,6 +55,31 @@ func TestARehearsalLeavesOnlyThatTheAgentIsReady(t *testing.T) {
 	entries, _ := b.api.Log.Take(0, 1<<20)
 	if len(entries) != 1 || !strings.Contains(string(entries[0]), "The agent is ready") {
 		t.Errorf("the log has %s", entries)
+	}
+}
+
+func TestARehearsalRunsToItsEndAndCannotBeFound(t *testing.T) {
+	b := newBench(t)
+	said := string(b.api.rehearse(context.Background()))
+	var pid int
+	if _, err := fmt.Sscanf(said[strings.Index(said, `"pid":`):], `"pid":%d`, &pid); err != nil || !strings.Contains(said, `"exited":true`) || !strings.Contains(said, `"stdout":"MAo="`) {
+		t.Fatalf("it said %q (%v)", said, err)
+	}
+	selector := &processpb.ProcessSelector{Selector: &processpb.ProcessSelector_Pid{Pid: uint32(pid)}}
+	client := processconnect.NewProcessClient(b.server.Client(), b.server.URL)
+	stream, err := client.Connect(context.Background(), connect.NewRequest(&processpb.ConnectRequest{Process: selector}))
+	if err == nil {
+		stream.Receive()
+		err = stream.Err()
+	}
+	if connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("process %d can be attached to: %v", pid, err)
+	}
+	if list, err := client.List(context.Background(), connect.NewRequest(&processpb.ListRequest{})); err != nil || len(list.Msg.Processes) > 0 {
+		t.Errorf("%v is listed (%v)", list, err)
+	}
+	if entries, _ := b.api.Log.Take(0, 1<<20); len(entries) != 0 {
+		t.Errorf("the log tells of it: %s", entries)
 	}
 }
 

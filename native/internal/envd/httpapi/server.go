@@ -39,6 +39,8 @@ type Server struct {
 	// Log is what the node takes away; nil: nothing is logged.
 	Log *logbook.Book
 
+	// handler is what Handler returned.
+	handler http.Handler
 	files   files
 	tunnels tunnel.Tunnels
 	// metrics is for whoever asks, nodeMetrics for the node alone: what one reads must not shorten the other's interval.
@@ -80,7 +82,8 @@ func (s *Server) Handler() http.Handler {
 	// Files take a signature instead of the token.
 	mux.HandleFunc("/files", s.files.serve)
 	mux.Handle("/", s.requireToken(guarded))
-	return recovering(allowBrowsers(mux))
+	s.handler = recovering(allowBrowsers(mux))
+	return s.handler
 }
 
 // rpc prepares a request for connect-go: no compressed answers, no parameters in its media type, and deadlines of streams

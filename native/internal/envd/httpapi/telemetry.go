@@ -50,6 +50,10 @@ func (s *Server) postTelemetry(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
+	s.tell(w, body)
+}
+
+func (s *Server) tell(w http.ResponseWriter, body telemetryBody) {
 	var answer telemetryAnswer
 	if body.Metrics {
 		reading := measure(&s.nodeMetrics)

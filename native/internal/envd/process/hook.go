@@ -71,6 +71,6 @@ func (s *Service) startHook(hook Hook, env map[string]string) (*process, error) 
 	if err != nil {
 		return nil, err
 	}
-	s.follow(proc, 0)
+	s.follow(proc, 0, s.retire)
 	return proc, nil
 }

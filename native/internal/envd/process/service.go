@@ -68,13 +68,21 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 	if err != nil {
 		return err
 	}
-	proc, err := s.launch(plan, s.Log)
+	book, retire := s.Log, s.retire
+	if isRehearsal(ctx) {
+		book, retire = &logbook.Book{}, s.table.forget
+	}
+	proc, err := s.launch(plan, book)
 	if err != nil {
 		return err
 	}
+	if isRehearsal(ctx) {
+		// Who has heard its end looks for it in vain.
+		defer s.table.forget(proc)
+	}
 	sub, _ := proc.hub.subscribe(stream.Abort(ctx), 0)
 	defer proc.hub.unsubscribe(sub)
-	s.follow(proc, stream.Timeout(ctx))
+	s.follow(proc, stream.Timeout(ctx), retire)
 
 	send := func(event *processpb.ProcessEvent) error { return out.Send(&processpb.StartResponse{Event: event}) }
 	if err := send(startEvent(proc.pid)); err != nil {
@@ -83,8 +91,8 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 	return pump(ctx, sub, stream.KeepAlive(req.Header()), proc.expired, send)
 }
 
-// follow passes on the output of a new process, keeps its deadline and retires it at its end.
-func (s *Service) follow(proc *process, timeout time.Duration) {
+// follow passes on the output of a new process, keeps its deadline and hands it to retire at its end.
+func (s *Service) follow(proc *process, timeout time.Duration, retire func(*process)) {
 	var deadline *runclock.Timer
 	if timeout > 0 {
 		deadline = s.clock.AfterFunc(timeout, func() {
@@ -98,9 +106,12 @@ func (s *Service) follow(proc *process, timeout time.Duration) {
 				deadline.Stop()
 			}
 		})
-		s.table.retire(proc, s.clock)
+		retire(proc)
 	}()
 }
+
+// retire keeps an ended process for a while.
+func (s *Service) retire(proc *process) { s.table.retire(proc, s.clock) }
 
 // kill ends a process and its whole tree, on somebody's behalf; false: it had been collected before.
 func (s *Service) kill(proc *process) bool {
