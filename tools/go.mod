@@ -1,4 +1,4 @@
-// Programs the project runs but does not write, pinned and built from the Go module proxy.
+// Programs the project runs but does not write, pinned and built from the Go module proxy, and how it starts them (cmd).
 module aenv/tools
 
 go 1.26.3

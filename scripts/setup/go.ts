@@ -1,4 +1,4 @@
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { delimiter, dirname, join } from "node:path";
 import { cacheDir, cached, makeDir, prune } from "./cache.js";
 import { hashTree } from "./hash.ts";
@@ -86,23 +86,21 @@ export const runscStep: Step = {
   title: `gVisor's runsc ${runscPin()}`,
   estimateS: 120,
 
-  pending() {
-    return Promise.resolve(existsSync(runscPath()) ? undefined : "build");
+  async pending() {
+    return existsSync(await runscPath()) ? undefined : "build";
   },
 
   async run() {
-    const env = await goEnv();
-    await cached(dirname(runscPath()), async (temp) => {
+    await cached(dirname(await runscPath()), async (temp) => {
       makeDir(temp);
-      const filters = await run(["go", "run", "-C", tools, "-trimpath", "./cmd/filters"], { env, asOwner: true });
       const generated = join(temp, "filters.go");
-      writeFileSync(generated, filters);
+      writeReadable(generated, await compiledFilters());
       const overlay = join(temp, "overlay.json");
-      writeFileSync(overlay, JSON.stringify({ Replace: { [join(tools, "cmd", "runsc", "filters.go")]: generated } }));
+      writeReadable(overlay, JSON.stringify({ Replace: { [join(tools, "cmd", "runsc", "filters.go")]: generated } }));
       await buildRunsc("./cmd/runsc", join(temp, "runsc"), [`-overlay=${overlay}`]);
       for (const file of [generated, overlay]) rmSync(file);
     });
-    prune(join(cacheDir(), "runsc"), 3);
+    prune(join(cacheDir(), "runsc"), 6);
   },
 };
 
@@ -124,6 +122,22 @@ export const upstreamRunscStep: Step = {
   },
 };
 
+/** Source of what `runsc` compiles at each start. Errors: when gVisor wrote something of the process that compiles into it, and it would not
+ *  be right in another. */
+async function compiledFilters(): Promise<string> {
+  const compile = async () =>
+    run(["go", "run", "-C", tools, "-trimpath", "./cmd/filters"], { env: await goEnv(), asOwner: true });
+  const [first, second] = [await compile(), await compile()];
+  if (first === second) return first;
+  throw new Error("tools/cmd/filters: two runs compiled different filters; see what of the process is in them");
+}
+
+/** For whoever owns the cache, whatever this process's umask is. */
+function writeReadable(path: string, text: string): void {
+  writeFileSync(path, text);
+  chmodSync(path, 0o644);
+}
+
 async function buildRunsc(name: string, target: string, more: readonly string[] = []): Promise<void> {
   // A module build leaves runsc's version empty, and restore compares it: two pins would look equal.
   const ldflags = `-s -w -X gvisor.dev/gvisor/runsc/version.version=${runscPin()}`;
@@ -133,20 +147,24 @@ async function buildRunsc(name: string, target: string, more: readonly string[] 
 
 /** The folder with this checkout's native programs. */
 export async function binDir(): Promise<string> {
+  return join(cacheDir(), "bin", await hashOfSources(join(root, "native")));
+}
+
+/** Of a module's programs: whatever they are made of. */
+async function hashOfSources(module: string): Promise<string> {
   const { version } = await goToolchain();
   const isSource = (path: string): boolean =>
-    (path.endsWith(".go") && !path.endsWith("_test.go")) || /^go\.(mod|sum)$/.test(path);
-  return join(cacheDir(), "bin", hashTree(join(root, "native"), isSource, [version, process.arch]));
+    (/\.(go|s)$/.test(path) && !path.endsWith("_test.go")) || /^go\.(mod|sum)$/.test(path);
+  return hashTree(module, isSource, [version, process.arch]);
 }
 
 /** Names gVisor's version and what we add to it. */
-export function runscBuild(): string {
-  const isSource = (path: string): boolean => /\.(go|s)$/.test(path) && !path.endsWith("_test.go");
-  return `${runscPin()}-${hashTree(tools, isSource)}`;
+export async function runscBuild(): Promise<string> {
+  return `${runscPin()}-${await hashOfSources(tools)}`;
 }
 
-export function runscPath(): string {
-  return join(cacheDir(), "runsc", runscBuild(), "runsc");
+export async function runscPath(): Promise<string> {
+  return join(cacheDir(), "runsc", await runscBuild(), "runsc");
 }
 
 export function upstreamRunscPath(): string {

@@ -83,7 +83,7 @@ export async function wantedConfig(data: DataDir, wishes: Wishes): Promise<Serve
     dataDir: data.path,
     listen: port === undefined ? (present.listen ?? DEFAULT_LISTEN) : `127.0.0.1:${port}`,
     binDir: await binDir(),
-    runscPath: runscPath(),
+    runscPath: await runscPath(),
     commit: await buildVersion(),
   };
 }

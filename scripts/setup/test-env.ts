@@ -12,7 +12,7 @@ export async function testEnv(): Promise<Record<string, string>> {
   return {
     PATH: ownNodePath(),
     AENV_TEST_BIN_DIR: await binDir(),
-    AENV_TEST_RUNSC: runscPath(),
+    AENV_TEST_RUNSC: await runscPath(),
     AENV_TEST_ROOTFS_TAR: baseTar(),
     AENV_TEST_ROOTFS: baseTree(),
     AENV_TEST_PYTHON: sdkPython(),

@@ -23,7 +23,7 @@ export async function buildVersion(): Promise<string> {
   const runs = (path: string): boolean => path.endsWith(".ts") && !path.endsWith(".test.ts");
   const content = hashTree(join(root, "src"), (path) => runs(path) || path.endsWith(".js"), [
     await binDir(),
-    runscBuild(),
+    await runscBuild(),
   ]);
   return `${commit}-${content.slice(0, 8)}`;
 }

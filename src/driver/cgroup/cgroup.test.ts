@@ -1,4 +1,6 @@
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -108,6 +110,23 @@ describe("cgroups", () => {
     assert.equal(read("memory/aenv/3/m/memory.limit_in_bytes"), "4096");
     assert.equal(read("cpu,cpuacct/aenv/3/m/cpu.cfs_quota_us"), "50000");
     assert.equal(read("pids/aenv/3/m/pids.max"), "7");
+  });
+
+  test("version 1: a machine's processes are found and killed whichever hierarchy is mounted first", async () => {
+    const mountinfo = ["misc", "memory", "cpu,cpuacct", "pids"]
+      .map((names, n) => `3${n} 24 0:3${n} / ${root}/${names} rw - cgroup cgroup rw,${names}`)
+      .join("\n");
+    const cgroups = new Cgroups(V1Hierarchies.parse(mountinfo), "/aenv/3");
+    await cgroups.make("m");
+    assert.deepEqual(cgroups.processes("m"), []);
+    const child = spawn("sleep", ["60"]);
+    const ended = once(child, "exit");
+    for (const names of ["memory", "cpu,cpuacct", "pids"])
+      writeFileSync(join(root, names, "aenv/3/m/cgroup.procs"), `${child.pid}\n`);
+    writeFileSync(join(root, "misc/aenv/3/m/cgroup.procs"), "");
+    assert.deepEqual(cgroups.processes("m"), [child.pid]);
+    assert.equal(cgroups.kill("m"), 1);
+    assert.deepEqual(await ended, [null, "SIGKILL"]);
   });
 
   test("version 1: a controller that is not mounted is named", () => {

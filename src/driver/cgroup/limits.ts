@@ -2,7 +2,7 @@ export const CPU_PERIOD_USEC = 100_000;
 
 /** What one version of cgroups does for a group named by its path below the hierarchies' roots (`/aenv/0/ID`). */
 export interface CgroupVersion {
-  /** The folders of a group, one in each hierarchy. */
+  /** The folders of a group, one in each hierarchy; in the first are all processes of a machine that has started. */
   dirs(path: string): string[];
   /** Makes the group and what is above it. Throws EEXIST when a part of it is there already. */
   make(path: string): void;

@@ -42,8 +42,10 @@ export class V1Hierarchies implements CgroupVersion {
     return new V1Hierarchies(mounts);
   }
 
+  /** Memory's first: runsc joins no hierarchy that it does not know, but cannot do without this one. */
   dirs(path: string): string[] {
-    return [...new Set(this.#mounts.values())].map((mount) => mount + path);
+    const mounts = new Set([this.#mounts.get("memory") ?? "", ...this.#mounts.values()]);
+    return [...mounts].map((mount) => mount + path);
   }
 
   make(path: string): void {

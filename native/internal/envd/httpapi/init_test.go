@@ -2,17 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
-
-	processpb "aenv/native/gen/process"
-	"aenv/native/gen/process/processconnect"
 	"aenv/native/internal/envd/guest"
 	"aenv/native/internal/envd/process"
 )
@@ -58,25 +56,16 @@ func TestARehearsalLeavesOnlyThatTheAgentIsReady(t *testing.T) {
 	}
 }
 
-func TestARehearsalRunsToItsEndAndCannotBeFound(t *testing.T) {
+// What is rehearsed is a command that says something and comes to its end.
+func TestARehearsalIsAWholeRequest(t *testing.T) {
 	b := newBench(t)
-	said := string(b.api.rehearse(context.Background()))
-	var pid int
-	if _, err := fmt.Sscanf(said[strings.Index(said, `"pid":`):], `"pid":%d`, &pid); err != nil || !strings.Contains(said, `"exited":true`) || !strings.Contains(said, `"stdout":"MAo="`) {
-		t.Fatalf("it said %q (%v)", said, err)
-	}
-	selector := &processpb.ProcessSelector{Selector: &processpb.ProcessSelector_Pid{Pid: uint32(pid)}}
-	client := processconnect.NewProcessClient(b.server.Client(), b.server.URL)
-	stream, err := client.Connect(context.Background(), connect.NewRequest(&processpb.ConnectRequest{Process: selector}))
-	if err == nil {
-		stream.Receive()
-		err = stream.Err()
-	}
-	if connect.CodeOf(err) != connect.CodeNotFound {
-		t.Errorf("process %d can be attached to: %v", pid, err)
-	}
-	if list, err := client.List(context.Background(), connect.NewRequest(&processpb.ListRequest{})); err != nil || len(list.Msg.Processes) > 0 {
-		t.Errorf("%v is listed (%v)", list, err)
+	said := httptest.NewRecorder()
+	b.api.handler.ServeHTTP(said, b.api.rehearsed(context.Background()))
+	user := base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d\n", os.Getuid()))
+	for _, part := range []string{`"start":`, fmt.Sprintf(`"stdout":%q`, user), `"exited":true`} {
+		if !strings.Contains(said.Body.String(), part) {
+			t.Errorf("it does not say %s: %d %q", part, said.Code, said.Body)
+		}
 	}
 	if entries, _ := b.api.Log.Take(0, 1<<20); len(entries) != 0 {
 		t.Errorf("the log tells of it: %s", entries)

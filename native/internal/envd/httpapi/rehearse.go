@@ -11,21 +11,18 @@ import (
 	"aenv/native/internal/envd/process"
 )
 
-// rehearsedScript starts a program too, as a user's own files mostly do, but reads none of these.
-const rehearsedScript = "id -u"
+// rehearsedScript has the shell start a program and wait for it, as a user's own files mostly do, but reads none of these.
+const rehearsedScript = "id -u; :"
 
 // rehearsalMaxMs is how long a rehearsal may take; its process is killed then.
 const rehearsalMaxMs = "2000"
 
 // rehearse does what a client and the node will ask for first: what a restored machine does for the first time is slow. A
 // command that does nothing is started as the default user, by all that a request passes, and the log is asked for. The process is
-// not to be found afterwards, nor in the log. Where there is no such shell, nothing is run. It returns what the command's
-// stream said.
-func (s *Server) rehearse(ctx context.Context) []byte {
-	var said discard
-	s.handler.ServeHTTP(&said, s.rehearsed(ctx))
-	s.tell(&discard{}, telemetryBody{})
-	return said.body.Bytes()
+// not to be found afterwards, nor in the log. Where there is no such shell, nothing is run.
+func (s *Server) rehearse(ctx context.Context) {
+	s.handler.ServeHTTP(discard{}, s.rehearsed(ctx))
+	s.tell(discard{}, telemetryBody{})
 }
 
 // rehearsed is a Start as E2B's JavaScript SDK makes it.
@@ -53,22 +50,14 @@ func (s *Server) rehearsed(ctx context.Context) *http.Request {
 	return r
 }
 
-// discard is an answer that goes nowhere.
-type discard struct {
-	header http.Header
-	body   bytes.Buffer
-}
+// discard is an answer that goes nowhere; its keys are its header's.
+type discard http.Header
 
-func (d *discard) Header() http.Header {
-	if d.header == nil {
-		d.header = http.Header{}
-	}
-	return d.header
-}
+func (d discard) Header() http.Header { return http.Header(d) }
 
-func (d *discard) Write(data []byte) (int, error) { return d.body.Write(data) }
+func (d discard) Write(data []byte) (int, error) { return len(data), nil }
 
-func (d *discard) WriteHeader(int) {}
+func (d discard) WriteHeader(int) {}
 
 // Flush is asked for by streams.
-func (d *discard) Flush() {}
+func (d discard) Flush() {}

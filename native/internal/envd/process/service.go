@@ -77,8 +77,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 		return err
 	}
 	if isRehearsal(ctx) {
-		// Who has heard its end looks for it in vain.
-		defer s.table.forget(proc)
+		defer s.forgetRehearsal(proc)
 	}
 	sub, _ := proc.hub.subscribe(stream.Abort(ctx), 0)
 	defer proc.hub.unsubscribe(sub)
@@ -112,6 +111,14 @@ func (s *Service) follow(proc *process, timeout time.Duration, retire func(*proc
 
 // retire keeps an ended process for a while.
 func (s *Service) retire(proc *process) { s.table.retire(proc, s.clock) }
+
+// forgetRehearsal returns when nothing is left of it, whatever became of its stream: a machine that stands still afterwards has none half
+// ended.
+func (s *Service) forgetRehearsal(proc *process) {
+	s.kill(proc)
+	proc.awaitExit(context.Background(), killWait)
+	s.table.forget(proc)
+}
 
 // kill ends a process and its whole tree, on somebody's behalf; false: it had been collected before.
 func (s *Service) kill(proc *process) bool {
