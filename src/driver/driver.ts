@@ -142,6 +142,8 @@ export interface CheckpointOptions {
   readonly keepRunning: boolean;
   /** Absent: memory. Preconditions of `disk`: the driver's `diskCapture`. */
   readonly capture?: MachineCapture;
+  /** Whoever asks puts it on stable storage next: what can be written out while it is made is. */
+  readonly durable?: boolean;
 }
 
 export interface CheckpointReport {

@@ -1,6 +1,6 @@
 import { mkdir, readdir, readFile, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError, type MachineCapture } from "#domain";
+import { AenvError, errorKind, type MachineCapture } from "#domain";
 import type { Driver, Machine } from "#driver";
 import { fault } from "#lib/fault";
 import { isMissing, writeFileAtomic } from "#lib/files";
@@ -31,16 +31,16 @@ export function stateDir(dir: string): string {
   return join(dir, STATE);
 }
 
-/** Captures a machine into `dir` and describes it there. Not on stable storage yet. Throws what the driver throws. */
+/** Captures a machine into `dir` and describes it there. Not on stable storage yet; `durable`: it is to be. Throws what the driver throws. */
 export async function capture(
   driver: Driver,
   machine: Machine,
   dir: string,
   digests: { readonly imageDigest: string; readonly agentDigest: string },
-  what: MachineCapture = "memory",
+  { what = "memory", durable = true }: { readonly what?: MachineCapture; readonly durable?: boolean } = {},
 ): Promise<CheckpointManifest> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  await machine.checkpoint(stateDir(dir), { keepRunning: true, capture: what });
+  await machine.checkpoint(stateDir(dir), { keepRunning: true, capture: what, durable });
   await fault("checkpoint.written", machine.id);
   const manifest: CheckpointManifest = {
     formatVersion: CHECKPOINT_FORMAT,
@@ -78,6 +78,16 @@ export async function hasCheckpoint(dir: string): Promise<boolean> {
     if (isMissing(error)) return false;
     throw error;
   }
+}
+
+/** What whoever asked for a capture that has failed is told: `what` says which, and what became of the sandbox. A conflict says by itself
+ *  what to do instead. */
+export function captureFailed(cause: unknown, what: string): unknown {
+  if (errorKind(cause) === "conflict") return cause;
+  return new AenvError("unavailable", what, {
+    cause,
+    hint: "look for a full disk on the server: its log has the cause",
+  });
 }
 
 /** Throws (conflict) when this driver cannot restore what the manifest describes. */

@@ -1,8 +1,8 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { AenvError, errorKind, type MachineCapture } from "#domain";
+import { AenvError, type MachineCapture } from "#domain";
 import type { Driver } from "#driver";
-import { type CheckpointManifest, capture, stateDir } from "./checkpoints.ts";
+import { type CheckpointManifest, capture, captureFailed, stateDir } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { takeDown } from "./kill.ts";
@@ -77,7 +77,7 @@ async function captureDisk(
   dir: string,
 ): Promise<CheckpointManifest> {
   await freeze(context, entry, incarnation, "disk");
-  return await capture(context.driver, incarnation.machine, dir, entry.record, "disk");
+  return await capture(context.driver, incarnation.machine, dir, entry.record, { what: "disk" });
 }
 
 /**
@@ -111,12 +111,7 @@ async function takeDisk(context: Context, entry: Entry, source: StateSource, dir
   try {
     await captureDisk(context, entry, incarnation, dir);
   } catch (cause) {
-    // That one says what to do instead; all else leaves whoever asked with the question what is left.
-    if (errorKind(cause) === "conflict") throw cause;
-    throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be rebooted and stays paused`, {
-      cause,
-      hint: "look for a full disk on the server: its log has the cause",
-    });
+    throw captureFailed(cause, `Sandbox "${entry.id}" could not be rebooted and stays paused`);
   } finally {
     await takeDown(context, entry, incarnation);
   }

@@ -46,7 +46,7 @@ function captureSource(context: Context, source: Entry): Promise<Moment> {
   return captureLive(context, source, { state: "forking", done: "forked" }, async ({ machine }) => {
     const dir = await mkdtemp(join(context.paths.checkpoints, `fork-${source.id}-`));
     try {
-      await capture(context.driver, machine, dir, source.record);
+      await capture(context.driver, machine, dir, source.record, { durable: false });
       await fault("fork.captured", machine.id);
     } catch (error) {
       await rm(dir, { recursive: true, force: true });

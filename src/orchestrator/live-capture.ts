@@ -1,6 +1,6 @@
-import { AenvError, errorKind, type SandboxState, sandboxNotFound } from "#domain";
+import { AenvError, type SandboxState, sandboxNotFound } from "#domain";
 import { CheckpointError } from "#driver";
-import { requireRestorable } from "./checkpoints.ts";
+import { captureFailed, requireRestorable } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import type { Entry, Incarnation } from "./entry.ts";
 import { forget } from "./kill.ts";
@@ -36,11 +36,7 @@ export async function captureLive<T>(
       await forget(context, entry);
       throw sandboxNotFound(entry.id);
     }
-    if (errorKind(error) === "conflict") throw error;
-    throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be ${done} and goes on running`, {
-      cause: error,
-      hint: "look for a full disk on the server: its log has the cause",
-    });
+    throw captureFailed(error, `Sandbox "${entry.id}" could not be ${done} and goes on running`);
   } finally {
     if (entry.sandbox.state === state) entry.update({ state: "running" });
   }

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError, type MachineCapture, sandboxNotFound } from "#domain";
 import { CheckpointError } from "#driver";
 import { fault } from "#lib/fault";
-import { capture, removeCheckpoint } from "./checkpoints.ts";
+import { capture, captureFailed, removeCheckpoint } from "./checkpoints.ts";
 import type { Context } from "./context.ts";
 import { freeze, requireCapture, thaw } from "./disk-capture.ts";
 import type { Entry, Incarnation } from "./entry.ts";
@@ -37,7 +37,7 @@ export async function pause(context: Context, entry: Entry, what: MachineCapture
     await drained;
     await freeze(context, entry, incarnation, what);
     await fault("pause.frozen", machineId);
-    await capture(context.driver, incarnation.machine, dir, entry.record, what);
+    await capture(context.driver, incarnation.machine, dir, entry.record, { what });
     await fault("pause.captured", machineId);
     await context.store.sync([dir]);
     await fault("pause.synced", machineId);
@@ -107,9 +107,5 @@ async function backToRunning(
   context.routes.set(routeOf(entry));
   // A record that still says "pausing" is no harm: after a crash the machine is found and goes on running.
   await context.journal.save(entry.record).catch(failed("recording that it runs"));
-  if (cause instanceof AenvError && cause.kind === "conflict") throw cause;
-  throw new AenvError("unavailable", `Sandbox "${entry.id}" could not be paused and goes on running`, {
-    cause,
-    hint: "look for a full disk on the server: its log has the cause",
-  });
+  throw captureFailed(cause, `Sandbox "${entry.id}" could not be paused and goes on running`);
 }

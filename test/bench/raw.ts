@@ -180,7 +180,7 @@ export class RawSandbox {
   async #checkpoint(dir: string): Promise<readonly string[]> {
     mkdirSync(dir, { mode: 0o700 });
     const { machine, driver } = this.#parts;
-    await machine.runsc.checkpoint(this.#id, dir, "memory");
+    await machine.runsc.checkpoint(this.#id, dir, {});
     return driver.last;
   }
 

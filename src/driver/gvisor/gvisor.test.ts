@@ -19,7 +19,7 @@ import { DEFAULT_RESOURCES, GIB, MIB } from "#domain";
 import { Bundle } from "./bundle.ts";
 import { allTasksStopped } from "./control.ts";
 import { maps } from "./oom.ts";
-import { parseVersion } from "./runsc.ts";
+import { parseVersion, Runsc } from "./runsc.ts";
 import { maxTasks } from "./spec.ts";
 
 describe("runsc's version", () => {
@@ -37,6 +37,22 @@ describe("runsc's version", () => {
     });
     assert.throws(() => parseVersion("", "/r"), { kind: "unavailable" });
   });
+});
+
+test("runsc is told which file is to be durable next, and of none that is for now alone", async () => {
+  const told: (string | undefined)[] = [];
+  const nothing = new Uint8Array();
+  const runsc = await Runsc.open("/r", "/root", {
+    run(_argv, options = {}) {
+      told.push(options.env?.AENV_WRITTEN_OUT);
+      const stdout = Buffer.from("runsc version v1\n");
+      return Promise.resolve({ exitCode: 0, signal: 0, stdout, stderr: nothing, timedOut: false });
+    },
+  });
+  told.length = 0;
+  await runsc.checkpoint("i", "/d", { durable: true });
+  await runsc.checkpoint("i", "/d", {});
+  assert.deepEqual(told, ["/d/pages.img", undefined]);
 });
 
 describe("whether a sandbox is paused", () => {

@@ -1,7 +1,7 @@
 import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type MachineCapture, MIB } from "#domain";
+import { MIB } from "#domain";
 import { startTicks } from "#lib/proc";
 import type { ProcessWatcher } from "#lib/run";
 import { bringBack } from "#lib/swapped";
@@ -60,7 +60,7 @@ export class GvisorMachine extends ProcessMachine {
       // Paused, nothing happens between what is written and the end.
       if (!options.keepRunning) await this.pause();
       await mkdir(dir, { mode: 0o700 });
-      await this.#write(dir, options.capture ?? "memory");
+      await this.#write(dir, options);
     } catch (cause) {
       if (!wasPaused) await this.resume().catch(() => {});
       const runs = await this.#answers();
@@ -112,9 +112,9 @@ export class GvisorMachine extends ProcessMachine {
     return { reason: "crashed", ...(detail !== "" && { detail }) };
   }
 
-  async #write(dir: string, capture: MachineCapture): Promise<void> {
+  async #write(dir: string, options: CheckpointOptions): Promise<void> {
     try {
-      await this.#parts.runsc.checkpoint(this.id, dir, capture);
+      await this.#parts.runsc.checkpoint(this.id, dir, options);
     } catch (error) {
       await rm(dir, { recursive: true, force: true });
       throw error;

@@ -1,12 +1,17 @@
 import { join } from "node:path";
-import { AenvError, type MachineCapture } from "#domain";
+import { AenvError } from "#domain";
 import type { CommandRunner } from "#lib/run";
+import type { CheckpointOptions } from "../driver.ts";
 import type { Bundle } from "./bundle.ts";
 
 const VERSION_TIMEOUT_MS = 20_000;
 const START_TIMEOUT_MS = 120_000;
 const CHECKPOINT_TIMEOUT_MS = 600_000;
 
+/** The file of a checkpoint that holds the memory. */
+const PAGES = "pages.img";
+/** Names a file that our runsc has written out while it grows (tools/cmd/runsc). */
+const WRITTEN_OUT = "AENV_WRITTEN_OUT";
 /** runsc's name for a checkpoint of file systems alone. */
 const DISK_CHECKPOINT = "fscheckpoint";
 
@@ -63,12 +68,16 @@ export class Runsc {
   }
 
   /** Writes the state of a sandbox, which goes on (or stays paused) whether this succeeds or fails. */
-  async checkpoint(id: string, dir: string, capture: MachineCapture): Promise<void> {
+  async checkpoint(
+    id: string,
+    dir: string,
+    { capture, durable }: Omit<CheckpointOptions, "keepRunning">,
+  ): Promise<void> {
     const what = capture === "disk" ? [DISK_CHECKPOINT, "--path=/"] : ["checkpoint", "--exclude-committed-zero-pages"];
     await this.#runner.run(
       // Without --leave-running a sandbox ends even when its state could not be written.
       [this.path, `--root=${this.root}`, ...what, `--image-path=${dir}`, "--leave-running", id],
-      { timeoutMs: CHECKPOINT_TIMEOUT_MS },
+      { timeoutMs: CHECKPOINT_TIMEOUT_MS, ...(durable && { env: { [WRITTEN_OUT]: join(dir, PAGES) } }) },
     );
   }
 
