@@ -61,10 +61,9 @@ async function goFormat(): CheckResult {
   return stdout.trim() === "" ? undefined : `not formatted (npm run check -- --fix):\n${stdout}`;
 }
 
-/** By the flags that both are built with, so that nothing is compiled twice. */
 async function goVet(): CheckResult {
   for (const dir of ["native", "tools"]) {
-    const problem = await command(["go", "vet", "-C", dir, "-trimpath", "./..."], await goEnv());
+    const problem = await command(["go", "vet", "-C", dir, "./..."], await goEnv());
     if (problem !== undefined) return problem;
   }
   return undefined;

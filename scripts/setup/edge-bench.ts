@@ -48,7 +48,7 @@ export const edgeBenchSteps: readonly Step[] = [
       const env = await goEnv();
       await cached(await probeDir(), async (temp) => {
         makeDir(temp);
-        const flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w"];
+        const flags = ["-ldflags", "-s -w"];
         const argv = ["go", "build", "-C", join(root, "native"), ...flags, "-o", `${temp}/`, "./internal/edgeprobe"];
         await run(argv, { env, asOwner: true });
       });

@@ -27,10 +27,11 @@ export async function goToolchain(): Promise<Toolchain> {
   return found;
 }
 
-/** Environment for running Go: the toolchain that was chosen and no other, static programs. */
+/** Environment for running Go: the toolchain that was chosen and no other, static programs. By the same flags for all, so that what one
+ *  command has compiled no other compiles again. */
 export async function goEnv(): Promise<Record<string, string>> {
   const { path } = await goToolchain();
-  const env = { GOTOOLCHAIN: "local", CGO_ENABLED: "0" };
+  const env = { GOTOOLCHAIN: "local", CGO_ENABLED: "0", GOFLAGS: "-trimpath -buildvcs=false" };
   return path === "go" ? env : { ...env, PATH: `${dirname(path)}${delimiter}${process.env.PATH ?? ""}` };
 }
 
@@ -70,7 +71,7 @@ export const nativeStep: Step = {
     const env = await goEnv();
     await cached(await binDir(), async (temp) => {
       makeDir(temp);
-      const flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w"];
+      const flags = ["-ldflags", "-s -w"];
       const packages = PROGRAMS.map((name) => `./cmd/${name}`);
       await run(["go", "build", "-C", join(root, "native"), ...flags, "-o", `${temp}/`, ...packages], {
         env,
@@ -125,8 +126,7 @@ export const upstreamRunscStep: Step = {
 /** Source of what `runsc` compiles at each start. Errors: when gVisor wrote something of the process that compiles into it, and it would not
  *  be right in another. */
 async function compiledFilters(): Promise<string> {
-  const compile = async () =>
-    run(["go", "run", "-C", tools, "-trimpath", "./cmd/filters"], { env: await goEnv(), asOwner: true });
+  const compile = async () => run(["go", "run", "-C", tools, "./cmd/filters"], { env: await goEnv(), asOwner: true });
   const [first, second] = [await compile(), await compile()];
   if (first === second) return first;
   throw new Error("tools/cmd/filters: two runs compiled different filters; see what of the process is in them");
@@ -141,7 +141,7 @@ function writeReadable(path: string, text: string): void {
 async function buildRunsc(name: string, target: string, more: readonly string[] = []): Promise<void> {
   // A module build leaves runsc's version empty, and restore compares it: two pins would look equal.
   const ldflags = `-s -w -X gvisor.dev/gvisor/runsc/version.version=${runscPin()}`;
-  const flags = ["-trimpath", "-buildvcs=false", "-ldflags", ldflags, ...more];
+  const flags = ["-ldflags", ldflags, ...more];
   await run(["go", "build", "-C", tools, ...flags, "-o", target, name], { env: await goEnv(), asOwner: true });
 }
 

@@ -1,4 +1,5 @@
 import type { IncomingHttpHeaders } from "node:http";
+import { ENVELOPE_BYTES, envelope, FLAG_COMPRESSED, FLAG_END } from "#lib/connect-envelope";
 import { type RpcCode, RpcError } from "./errors.ts";
 import { type HttpClient, readBody } from "./http.ts";
 
@@ -53,7 +54,8 @@ export class ConnectClient {
     const call = new AbortController();
     const signal = AbortSignal.any([options.signal, call.signal]);
     const request = { signal, timeoutMs: options.idleMs };
-    const response = await this.#post(path, "application/connect+json", envelope(message), headers, request);
+    const body = envelope(Buffer.from(JSON.stringify(message)));
+    const response = await this.#post(path, "application/connect+json", body, headers, request);
     try {
       if (response.statusCode !== 200) {
         throw errorOfAnswer(response.statusCode ?? 0, await readBody(response, MAX_MESSAGE_BYTES));
@@ -106,18 +108,6 @@ export class ConnectClient {
 }
 
 const MAX_MESSAGE_BYTES = 16 << 20;
-const HEADER_BYTES = 5;
-const FLAG_COMPRESSED = 1;
-const FLAG_END = 2;
-
-function envelope(message: unknown): Buffer {
-  const json = Buffer.from(JSON.stringify(message));
-  const frame = Buffer.allocUnsafe(HEADER_BYTES + json.length);
-  frame.writeUInt8(0, 0);
-  frame.writeUInt32BE(json.length, 1);
-  json.copy(frame, HEADER_BYTES);
-  return frame;
-}
 
 /** Cuts a stream of bytes into enveloped messages; holds at most one message and one chunk. */
 class FrameReader {
@@ -130,17 +120,17 @@ class FrameReader {
   }
 
   next(): { readonly end: boolean; readonly json: string } | undefined {
-    if (this.#size < HEADER_BYTES) return undefined;
-    const header = this.#peek(HEADER_BYTES);
+    if (this.#size < ENVELOPE_BYTES) return undefined;
+    const header = this.#peek(ENVELOPE_BYTES);
     const flags = header.readUInt8(0);
     const length = header.readUInt32BE(1);
     if (length > MAX_MESSAGE_BYTES) throw new Error(`a message of ${length} bytes is larger than agreed`);
     if (flags & FLAG_COMPRESSED) throw new Error("a message is compressed although nobody asked for it");
-    if (this.#size < HEADER_BYTES + length) return undefined;
-    const all = this.#peek(HEADER_BYTES + length);
-    const json = all.toString("utf8", HEADER_BYTES, HEADER_BYTES + length);
-    this.#chunks = [all.subarray(HEADER_BYTES + length)];
-    this.#size -= HEADER_BYTES + length;
+    if (this.#size < ENVELOPE_BYTES + length) return undefined;
+    const all = this.#peek(ENVELOPE_BYTES + length);
+    const json = all.toString("utf8", ENVELOPE_BYTES, ENVELOPE_BYTES + length);
+    this.#chunks = [all.subarray(ENVELOPE_BYTES + length)];
+    this.#size -= ENVELOPE_BYTES + length;
     return { end: (flags & FLAG_END) !== 0, json: json === "" ? "{}" : json };
   }
 

@@ -3,26 +3,19 @@ import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, beforeEach, test } from "node:test";
 import { gzipSync } from "node:zlib";
+import { envelope, FLAG_COMPRESSED } from "#lib/connect-envelope";
 import { LINE_MAX_CHARS, LineSplitter } from "./lines.ts";
 import { GuestShell } from "./shell.ts";
 
-const FLAG_COMPRESSED = 1;
 const PORT = 49983;
 
-/** What root inside a machine may answer in the agent's place. */
-let answer: (flags: number, body: Uint8Array) => Uint8Array;
 let server: Server;
+/** What root inside a machine may answer in the agent's place. */
 let sent: Uint8Array = new Uint8Array();
 let accepted: string | undefined;
 
 beforeEach(async () => {
   if (server !== undefined) return;
-  answer = (flags, body) => {
-    const head = Buffer.alloc(5);
-    head[0] = flags;
-    head.writeUInt32BE(body.length, 1);
-    return Buffer.concat([head, body]);
-  };
   server = createServer((request, response) => {
     accepted = request.headers["connect-accept-encoding"] as string | undefined;
     response.writeHead(200, { "content-type": "application/connect+proto", "connect-content-encoding": "gzip" });
@@ -35,7 +28,7 @@ after(() => server?.close());
 
 test("an answer that is large, or becomes large, is not taken in", async () => {
   const large = Buffer.alloc(4 * 1024 * 1024);
-  for (const body of [answer(0, large), answer(FLAG_COMPRESSED, gzipSync(large))]) {
+  for (const body of [envelope(large), envelope(gzipSync(large), FLAG_COMPRESSED)]) {
     sent = body;
     const shell = new GuestShell("127.0.0.77");
     await assert.rejects(

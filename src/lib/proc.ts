@@ -30,8 +30,11 @@ export function isAlive(stat: number): boolean {
 
 /** Whether that is what `stat` says: of a process that nobody has waited for, too. */
 function hasEnded(stat: string): boolean {
-  const state = stat.charAt(stat.lastIndexOf(")") + 2);
-  return state === "" || state === "Z" || state === "X";
+  return ["", "Z", "X"].includes(stateIn(stat));
+}
+
+function stateIn(stat: string): string {
+  return stat.charAt(stat.lastIndexOf(")") + 2);
 }
 
 /** All processes there are. */
@@ -49,11 +52,12 @@ export function environment(pid: number): string[] {
   return listIn(`/proc/${pid}/environ`);
 }
 
-/** What the kernel says each of a process's threads does: `R`, `S`, `T`, …; none when it has ended. */
+/** What the kernel says each of a process's threads does: `R`, `S`, `T`, …; of those that have not ended. The first may end before
+ *  others. */
 export function threadStates(pid: number): string[] {
   return (unlessGone(() => readdirSync(`/proc/${pid}/task`)) ?? []).flatMap((id) => {
-    const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8"));
-    return stat === undefined ? [] : fieldsAfterName(stat).slice(0, 1);
+    const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8")) ?? "";
+    return hasEnded(stat) ? [] : [stateIn(stat)];
   });
 }
 

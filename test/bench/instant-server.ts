@@ -1,5 +1,6 @@
 import { createServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { envelope, FLAG_END } from "#lib/connect-envelope";
 import { ENVD_VERSION } from "../../src/server/node.ts";
 
 /**
@@ -7,15 +8,11 @@ import { ENVD_VERSION } from "../../src/server/node.ts";
  * takes by itself. Prints its port; ends with its standard input.
  */
 
-/** Connect's envelope (flags, length, message), and the flag of the last. */
-const HEAD_BYTES = 5;
-const LAST = 2;
-
-const START = envelope({ event: { start: { pid: 77 } } });
+const START = message({ event: { start: { pid: 77 } } });
 const END = Buffer.concat([
-  envelope({ event: { data: { stdout: Buffer.from("hi\n").toString("base64") } } }),
-  envelope({ event: { end: { exited: true, status: "exit status 0" } } }),
-  envelope({}, LAST),
+  message({ event: { data: { stdout: Buffer.from("hi\n").toString("base64") } } }),
+  message({ event: { end: { exited: true, status: "exit status 0" } } }),
+  message({}, FLAG_END),
 ]);
 
 let created = 0;
@@ -54,10 +51,6 @@ function sandbox() {
   };
 }
 
-function envelope(message: unknown, flags = 0): Buffer {
-  const body = Buffer.from(JSON.stringify(message));
-  const head = Buffer.alloc(HEAD_BYTES);
-  head.writeUInt8(flags);
-  head.writeUInt32BE(body.length, 1);
-  return Buffer.concat([head, body]);
+function message(content: unknown, flags = 0): Buffer {
+  return envelope(Buffer.from(JSON.stringify(content)), flags);
 }

@@ -37,7 +37,7 @@ export async function startTestRegistry(): Promise<TestRegistry> {
   const program = join(dir, "testregistry");
   const blobs = join(dir, "blobs");
   mkdirSync(blobs);
-  const flags = ["-trimpath", "-buildvcs=false", "-ldflags", "-s -w"];
+  const flags = ["-ldflags", "-s -w"];
   const native = join(root, "native");
   await run(["go", "build", "-C", native, ...flags, "-o", program, "./internal/testregistry"], { env: await goEnv() });
   const args = ["-blobs", blobs, "-rootfs", fromSetUp("AENV_TEST_ROOTFS_TAR")];

@@ -100,8 +100,8 @@ export function runningTestServer(
   const endService = async (service: string): Promise<number> => {
     const ended = pid(service);
     process.kill(ended, "SIGKILL");
-    // Its first thread may end before others, which hold its connections open.
-    await until(`the end of ${service}`, () => threadStates(ended).every((state) => state === "Z" || state === "X"));
+    // All of its threads: each holds its connections open.
+    await until(`the end of ${service}`, () => threadStates(ended).length === 0);
     return ended;
   };
   return {

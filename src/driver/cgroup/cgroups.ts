@@ -128,7 +128,7 @@ export class Cgroups {
   }
 
   async #removeNow(id: string): Promise<boolean> {
-    // Before they have ended no hierarchy lets the group go, and asking all of them costs as much as the end of a process.
+    // Before they have ended no hierarchy lets the group go: one is asked until then, not all.
     if (this.kill(id) > 0) return false;
     // All are tried, so that one that is busy does not keep the others.
     if ((await Promise.all(this.#version.dirs(this.path(id)).map(removeDir))).every(Boolean)) return true;

@@ -18,6 +18,8 @@ const NEEDED = ["memory", "cpu", "cpuacct", "pids"];
 export class V1Hierarchies implements CgroupVersion {
   /** Controller → mount point. */
   readonly #mounts: ReadonlyMap<string, string>;
+  /** Each once, memory's first: runsc joins no hierarchy that it does not know, but cannot do without this one. */
+  readonly #mountPoints: readonly string[];
 
   constructor(mounts: ReadonlyMap<string, string>) {
     const missing = NEEDED.filter((name) => !mounts.has(name));
@@ -25,6 +27,7 @@ export class V1Hierarchies implements CgroupVersion {
       throw new Error(`cgroup controllers ${missing.join(", ")} are not mounted; mount them under /sys/fs/cgroup`);
     }
     this.#mounts = mounts;
+    this.#mountPoints = [...new Set([mounts.get("memory") ?? "", ...mounts.values()])];
   }
 
   /** From the text of /proc/self/mountinfo. */
@@ -42,10 +45,8 @@ export class V1Hierarchies implements CgroupVersion {
     return new V1Hierarchies(mounts);
   }
 
-  /** Memory's first: runsc joins no hierarchy that it does not know, but cannot do without this one. */
   dirs(path: string): string[] {
-    const mounts = new Set([this.#mounts.get("memory") ?? "", ...this.#mounts.values()]);
-    return [...mounts].map((mount) => mount + path);
+    return this.#mountPoints.map((mountPoint) => mountPoint + path);
   }
 
   make(path: string): void {

@@ -71,7 +71,6 @@ function findByCommandLine(argv: readonly string[]): number | undefined {
   return processIds().find((pid) => commandLine(pid).join("\0") === wanted);
 }
 
-/** False of one that has ended, too. */
 function hasThreadsThatRun(pid: number): boolean {
-  return threadStates(pid).some((state) => !["T", "t", "Z", "X"].includes(state));
+  return threadStates(pid).some((state) => state !== "T" && state !== "t");
 }

@@ -25,7 +25,7 @@ import (
 	"aenv/native/internal/envd/users"
 )
 
-// killWait is how long SendSignal waits for a killed process to be gone, so that a List right after does not show it.
+// killWait is how long a killed process is waited for: SendSignal answers when it is gone, so that a List right after does not show it.
 const killWait = 2 * time.Second
 
 // offsetHeader says in a Connect's answer where in all output since the process's start the stream begins; in its request,
@@ -68,17 +68,15 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[processpb.Star
 	if err != nil {
 		return err
 	}
-	book, retire := s.Log, s.retire
+	book, retire, leave := s.Log, s.retire, func(*process) {}
 	if isRehearsal(ctx) {
-		book, retire = &logbook.Book{}, s.table.forget
+		book, retire, leave = &logbook.Book{}, s.table.forget, s.forgetRehearsal
 	}
 	proc, err := s.launch(plan, book)
 	if err != nil {
 		return err
 	}
-	if isRehearsal(ctx) {
-		defer s.forgetRehearsal(proc)
-	}
+	defer leave(proc)
 	sub, _ := proc.hub.subscribe(stream.Abort(ctx), 0)
 	defer proc.hub.unsubscribe(sub)
 	s.follow(proc, stream.Timeout(ctx), retire)
@@ -115,9 +113,17 @@ func (s *Service) retire(proc *process) { s.table.retire(proc, s.clock) }
 // forgetRehearsal returns when nothing is left of it, whatever became of its stream: a machine that stands still afterwards has none half
 // ended.
 func (s *Service) forgetRehearsal(proc *process) {
-	s.kill(proc)
-	proc.awaitExit(context.Background(), killWait)
+	s.end(context.Background(), proc)
 	s.table.forget(proc)
+}
+
+// end is kill, and returns when the process is gone, or will not go.
+func (s *Service) end(ctx context.Context, proc *process) bool {
+	alive := s.kill(proc)
+	if alive {
+		proc.awaitExit(ctx, killWait)
+	}
+	return alive
 }
 
 // kill ends a process and its whole tree, on somebody's behalf; false: it had been collected before.
@@ -175,7 +181,7 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[processpb
 	var alive bool
 	var killErr error
 	if signal == unix.SIGKILL {
-		alive = s.kill(proc)
+		alive = s.end(ctx, proc)
 	} else {
 		alive = s.reaper.Hold(proc.pid, func() { killErr = unix.Kill(proc.pid, signal) })
 	}
@@ -184,9 +190,6 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[processpb
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process %d not found: it has ended", proc.pid))
 	case killErr != nil:
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("signal process %d: %w", proc.pid, killErr))
-	}
-	if signal == unix.SIGKILL {
-		proc.awaitExit(ctx, killWait)
 	}
 	return connect.NewResponse(&processpb.SendSignalResponse{}), nil
 }
