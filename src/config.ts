@@ -31,7 +31,7 @@ const schema = z.strictObject({
    *  folder signs. */
   tlsCertPath: z.string().startsWith("/").nullable().default(null),
   tlsKeyPath: z.string().startsWith("/").nullable().default(null),
-  /** Folder with `keeper`, `blobd`, `edge`, `netslot`, `envd` and `kvmprobe`. */
+  /** Folder with `keeper`, `blobd`, `edge`, `netslot`, `sentrysave`, `envd` and `kvmprobe`. */
   binDir: z.string().startsWith("/").default("/usr/local/lib/aenv"),
   /** The gVisor runtime. */
   runscPath: z.string().startsWith("/").default("/usr/local/lib/aenv/runsc"),

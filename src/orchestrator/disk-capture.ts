@@ -58,7 +58,7 @@ export async function captureDiskLive(
 ): Promise<CheckpointManifest> {
   let manifest: CheckpointManifest;
   try {
-    manifest = await captureDisk(context, entry, incarnation, dir);
+    manifest = await captureDisk(context, entry, incarnation, dir, { durable: true });
   } catch (error) {
     await thaw(context, entry, incarnation, "disk").catch((undoing: unknown) =>
       context.logger.error("thawing failed after a capture had failed", { sandboxId: entry.id, error: undoing }),
@@ -75,9 +75,10 @@ async function captureDisk(
   entry: Entry,
   incarnation: Incarnation,
   dir: string,
+  options: { readonly durable: boolean },
 ): Promise<CheckpointManifest> {
   await freeze(context, entry, incarnation, "disk");
-  return await capture(context.driver, incarnation.machine, dir, entry.record, { what: "disk" });
+  return await capture(context.driver, incarnation.machine, dir, entry.record, { what: "disk", ...options });
 }
 
 /**
@@ -109,7 +110,7 @@ async function takeDisk(context: Context, entry: Entry, source: StateSource, dir
   // It is told nothing: what a sandbox does when it hears that it is a copy is the booted one's to do.
   const incarnation = await start(context, plan, {}, async () => {});
   try {
-    await captureDisk(context, entry, incarnation, dir);
+    await captureDisk(context, entry, incarnation, dir, { durable: false });
   } catch (cause) {
     throw captureFailed(cause, `Sandbox "${entry.id}" could not be rebooted and stays paused`);
   } finally {

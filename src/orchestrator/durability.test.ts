@@ -24,6 +24,20 @@ test("a pause is answered after its state is on stable storage, and its record a
   assert.deepEqual(order, ["pausing", `synced ${paths.checkpoint(`${id}-0001`)}`, "paused durably", "answered"]);
 });
 
+test("what is captured to be durable says so; what a fork or a reboot captures for now does not", async () => {
+  await using bench = await Bench.open();
+  const { id } = await bench.create();
+  const { orchestrator, durable } = bench;
+  await orchestrator.fork(id, 1);
+  assert.deepEqual(durable, []);
+  const whole = await orchestrator.snapshot(id, {});
+  const disk = await orchestrator.snapshot(id, {}, "disk");
+  await orchestrator.pause(id);
+  assert.deepEqual(durable.splice(0), [whole.id, disk.id, `${id}-0001`]);
+  await orchestrator.connect(id, 60_000, { reboot: true });
+  assert.deepEqual(durable, []);
+});
+
 test("a snapshot is whole on stable storage, with the agent that it was made with, before it is answered", async () => {
   await using bench = await Bench.open();
   const { store, paths, agentDigest } = bench.context;

@@ -37,7 +37,7 @@ export async function pause(context: Context, entry: Entry, what: MachineCapture
     await drained;
     await freeze(context, entry, incarnation, what);
     await fault("pause.frozen", machineId);
-    await capture(context.driver, incarnation.machine, dir, entry.record, { what });
+    await capture(context.driver, incarnation.machine, dir, entry.record, { what, durable: true });
     await fault("pause.captured", machineId);
     await context.store.sync([dir]);
     await fault("pause.synced", machineId);

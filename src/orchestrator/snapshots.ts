@@ -79,7 +79,7 @@ export class Snapshots {
       await whileAlive(machine, guest.init({ ...plan.identity, accessToken: newToken() }, initKey));
       await fault("snapshot.started", machine.id);
       const digests = { imageDigest: request.image.digest, agentDigest };
-      const manifest = await capture(driver, machine, dir, digests);
+      const manifest = await capture(driver, machine, dir, digests, { durable: true });
       await fault("snapshot.captured", machine.id);
       await store.sync([dir, paths.agent(agentDigest)]);
       await fault("snapshot.synced", machine.id);
@@ -111,7 +111,7 @@ export class Snapshots {
       const manifest =
         what === "disk"
           ? await captureDiskLive(this.#context, entry, incarnation, dir)
-          : await capture(driver, machine, dir, entry.record);
+          : await capture(driver, machine, dir, entry.record, { durable: true });
       await fault("snapshot.captured", machine.id);
       await store.sync([dir, paths.agent(agentDigest)]);
       await fault("snapshot.synced", machine.id);

@@ -40,6 +40,7 @@ export async function createDriver(config: Config, deps: DriverDeps): Promise<Dr
     return createGvisorDriver({
       ...shared,
       runscPath: config.runscPath,
+      sentrySavePath: join(binDir, "sentrysave"),
       machinesDir: data.machines,
       uppersDir: data.uppers,
     });

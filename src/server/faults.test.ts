@@ -113,14 +113,16 @@ describe("ordered faults", () => {
     assert.equal(readFileSync(join(dir, "asked"), "utf8"), "--root=/r kill i0-0001 KILL\n");
   });
 
-  test("kill the runtime's command and not its machine", async () => {
+  test("kill the command that makes a machine or captures it, and not the machine", async () => {
     arm();
-    const [runtime, command] = [await program("runsc-sandbox"), await program("/bin/runsc")];
-    const ended = once(command, "exit");
-    order({ point: "pause.captured", kill: ["command"] });
-    await fault("pause.captured", "i0-0001");
-    await ended;
-    assert.equal(runtime.exitCode ?? runtime.signalCode, null);
+    const runtime = await program("runsc-sandbox");
+    for (const path of ["/bin/runsc", "/bin/sentrysave"]) {
+      const ended = once(await program(path), "exit");
+      order({ point: "pause.captured", kill: ["command"] });
+      await fault("pause.captured", "i0-0001");
+      await ended;
+      assert.equal(runtime.exitCode ?? runtime.signalCode, null);
+    }
     runtime.kill("SIGKILL");
   });
 

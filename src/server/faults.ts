@@ -47,7 +47,7 @@ export const FAULT_FILES = { orders: "orders.json", fired: "fired", passed: "pas
 const PROGRAMS: Readonly<Record<MachineVictim, readonly string[]>> = {
   runtime: ["runsc-sandbox", "firecracker"],
   gofer: ["runsc-gofer"],
-  command: ["/runsc"],
+  command: ["/runsc", "/sentrysave"],
   agent: ["runsc-sandbox"],
 };
 /** One that is being started may not be there yet; and how long a machine may take to end of what was killed of it. */

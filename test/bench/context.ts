@@ -7,6 +7,7 @@ import { claimServer } from "#network";
 import { dataPaths } from "../../src/config.ts";
 import { startTestServer, type TestConfig, type TestServer } from "../e2e/start.ts";
 import { type Census, differences, takeCensus } from "./census.ts";
+import { hostMemoryKib } from "./memory.ts";
 import { Product } from "./product.ts";
 import { RawHost } from "./raw.ts";
 
@@ -26,6 +27,8 @@ export interface BenchContext {
   /** Waits only for the disk. */
   sync(): Promise<void>;
   census(): Census;
+  /** More of the host's memory in use than before there was a server on it: with the server's own, and the bench's. */
+  nodeMib(): number;
   /** Progress, for people. */
   say(line: string): void;
 }
@@ -36,16 +39,19 @@ export class Bench {
   readonly #product: Product;
   readonly #raw: RawHost;
   readonly #census: () => Census;
+  readonly #hostKib: number;
 
-  private constructor(server: TestServer, product: Product, raw: RawHost, census: () => Census) {
+  private constructor(server: TestServer, product: Product, raw: RawHost, census: () => Census, hostKib: number) {
     this.#server = server;
     this.#product = product;
     this.#raw = raw;
     this.#census = census;
+    this.#hostKib = hostKib;
   }
 
   static async open(settings: Partial<TestConfig>): Promise<Bench> {
     await using undo = new Cleanup();
+    const hostKib = hostMemoryKib().used;
     const server = await startTestServer({ settings });
     undo.add(() => server.stop());
     const raw = await RawHost.open(server, await baseSnapshot(server.dataDir));
@@ -57,7 +63,7 @@ export class Bench {
     await product.kill(await product.create());
     undo.keep();
     const census = () => takeCensus({ dataDir: server.dataDir, keeperPid: server.pid("keeper"), network });
-    return new Bench(server, product, raw, census);
+    return new Bench(server, product, raw, census, hostKib);
   }
 
   context(samples: number, say: (line: string) => void): BenchContext {
@@ -66,6 +72,7 @@ export class Bench {
       product: this.#product,
       raw: this.#raw,
       census: this.#census,
+      nodeMib: () => (hostMemoryKib().used - this.#hostKib) / 1024,
       quiet: () => this.#quiet(),
       sync,
       say,

@@ -23,7 +23,7 @@ const SETTLES_MS = 30_000;
 export class Rounds {
   readonly #world: World;
   readonly #model: Model;
-  /** Processes killed, by operation and victim. */
+  /** Processes killed, by operation and victim; 0: none was found. */
   readonly #killed = new Map<string, number>();
 
   constructor(world: World) {
@@ -35,7 +35,7 @@ export class Rounds {
     return [...this.#killed.values()].reduce((sum, count) => sum + count, 0);
   }
 
-  /** `OPERATION/VICTIM` → processes killed. */
+  /** `OPERATION/VICTIM` → processes killed; 0: none was found. */
   get killed(): ReadonlyMap<string, number> {
     return this.#killed;
   }
@@ -106,7 +106,7 @@ export class Rounds {
 
   #count(operation: Operation, { kill = [], killed }: FaultFired): void {
     const what = `${operation}/${kill.join("+")}`;
-    if (killed > 0) this.#killed.set(what, (this.#killed.get(what) ?? 0) + killed);
+    if (kill.length > 0) this.#killed.set(what, (this.#killed.get(what) ?? 0) + killed);
   }
 
   /** What goes on after an answer may pass its point a little later, and a delayed kill comes when it comes. */

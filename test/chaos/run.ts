@@ -19,7 +19,7 @@ export interface RunOptions {
 export interface RunResult {
   readonly rounds: number;
   readonly kills: number;
-  /** `OPERATION/VICTIM` → processes killed. */
+  /** `OPERATION/VICTIM` → processes killed; 0: none was found. */
   readonly killed: ReadonlyMap<string, number>;
   readonly harm: Readonly<Record<Harm, number>>;
   /** Points that nothing has passed. */

@@ -30,6 +30,8 @@ describe("what dies in the middle of an operation", { timeout: 600_000 }, () => 
     // Whether swap is made depends on the host and on servers beside: test/host/swap.test.ts has aenvd die there.
     const unpassed = result.unpassed.filter((point) => !point.startsWith("swap."));
     assert.deepEqual(unpassed, [], "points that no operation passes");
+    const unfound = [...result.killed].filter(([, count]) => count === 0);
+    assert.deepEqual(unfound, [], "victims that were not there");
   });
 
   it("on a full disk: pause, create and fork are refused with a reason, a kill is not; nothing is harmed (RES-06)", async () => {

@@ -19,12 +19,15 @@ import {
   removeMachine,
   unmountWholly,
 } from "./leftovers.ts";
-import { GvisorMachine } from "./machine.ts";
+import { GvisorMachine, type MachineTools } from "./machine.ts";
 import { Runsc } from "./runsc.ts";
+import { SentrySave } from "./sentry-save.ts";
 import { MOUNT_POINTS } from "./spec.ts";
 
 export interface GvisorOptions {
   readonly runscPath: string;
+  /** Our own program, by which a sandbox is captured. */
+  readonly sentrySavePath: string;
   /** Starts runsc; what runsc starts must outlive this server. */
   readonly runner: CommandRunner;
   readonly watcher: ProcessWatcher;
@@ -44,7 +47,7 @@ const ID_CHARS = 64;
 /** A network namespace that runsc keeps in its root for all gofers. */
 const NULL_NETNS = "null-netns";
 
-/** Errors: unavailable, when runsc does not run or does not know its version; invalid, when `stateDir` is too long. */
+/** Errors: unavailable, when runsc does not run or does not know its version, or a program of ours is missing; invalid, when `stateDir` is too long. */
 export async function createGvisorDriver(options: GvisorOptions): Promise<Driver> {
   const root = join(options.stateDir, "r");
   if (root.length + "/runsc-.sock".length + ID_CHARS > MAX_SOCKET_PATH_CHARS) {
@@ -72,6 +75,7 @@ class GvisorDriver implements Driver {
   readonly #runsc: Runsc;
   readonly #cgroups: Cgroups;
   readonly #parts: MachineParts;
+  readonly #tools: MachineTools;
   readonly #machines = new Map<MachineId, GvisorMachine>();
 
   constructor(options: GvisorOptions, runsc: Runsc, cgroups: Cgroups) {
@@ -80,6 +84,8 @@ class GvisorDriver implements Driver {
     this.#runsc = runsc;
     this.#cgroups = cgroups;
     this.#parts = { runsc, cgroups, machinesDir: options.machinesDir };
+    const { watcher, sentrySavePath, runner } = options;
+    this.#tools = { watcher, sentrySave: new SentrySave(sentrySavePath, runner) };
   }
 
   /** A sandbox cannot be begun without knowing what it will run. */
@@ -113,7 +119,7 @@ class GvisorDriver implements Driver {
     const control = new ControlSocket(this.#runsc.socket(id));
     let paused = await control.isPaused().catch(() => false);
     if (paused) {
-      // Perhaps by runsc itself, for as long as it writes.
+      // Perhaps by itself, for as long as it writes its state.
       await checkpointsWritten(this.#parts, id);
       paused = await control.isPaused();
     }
@@ -168,7 +174,7 @@ class GvisorDriver implements Driver {
   }
 
   #take(spec: MachineSpec, pid: number, paused: boolean): GvisorMachine {
-    const machine = new GvisorMachine(this.#parts, this.#options.watcher, spec, pid, paused);
+    const machine = new GvisorMachine(this.#parts, this.#tools, spec, pid, paused);
     this.#machines.set(spec.id, machine);
     void machine.exited.then(() => this.#machines.delete(spec.id));
     return machine;

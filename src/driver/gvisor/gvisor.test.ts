@@ -16,10 +16,12 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, test } from "node:test";
 import { DEFAULT_RESOURCES, GIB, MIB } from "#domain";
+import { localRunner } from "#lib/spawn";
 import { Bundle } from "./bundle.ts";
 import { allTasksStopped } from "./control.ts";
 import { maps } from "./oom.ts";
-import { parseVersion, Runsc } from "./runsc.ts";
+import { parseVersion } from "./runsc.ts";
+import { SentrySave } from "./sentry-save.ts";
 import { maxTasks } from "./spec.ts";
 
 describe("runsc's version", () => {
@@ -39,20 +41,28 @@ describe("runsc's version", () => {
   });
 });
 
-test("runsc is told which file is to be durable next, and of none that is for now alone", async () => {
-  const told: (string | undefined)[] = [];
+test("what is to be durable next is written out while it grows, what is for now alone is not", async () => {
+  const started: (readonly string[])[] = [];
   const nothing = new Uint8Array();
-  const runsc = await Runsc.open("/r", "/root", {
-    run(_argv, options = {}) {
-      told.push(options.env?.AENV_WRITTEN_OUT);
-      const stdout = Buffer.from("runsc version v1\n");
-      return Promise.resolve({ exitCode: 0, signal: 0, stdout, stderr: nothing, timedOut: false });
+  const saver = new SentrySave("/bin/true", {
+    run(argv) {
+      started.push(argv);
+      return Promise.resolve({ exitCode: 0, signal: 0, stdout: nothing, stderr: nothing, timedOut: false });
     },
   });
-  told.length = 0;
-  await runsc.checkpoint("i", "/d", { durable: true });
-  await runsc.checkpoint("i", "/d", {});
-  assert.deepEqual(told, ["/d/pages.img", undefined]);
+  await saver.save("/s", "/d", { durable: true });
+  await saver.save("/s", "/d", { capture: "disk" });
+  const named = ["/bin/true", "-socket=/s", "-dir=/d"];
+  assert.deepEqual(started, [
+    [...named, "-write-out"],
+    [...named, "-disk"],
+  ]);
+  assert.equal(
+    started.every((argv) => SentrySave.isOf(argv, "/s")),
+    true,
+  );
+  assert.equal(SentrySave.isOf(named, "/other"), false);
+  assert.throws(() => new SentrySave("/no/sentrysave", localRunner()), { kind: "unavailable", hint: /npm run up/ });
 });
 
 describe("whether a sandbox is paused", () => {

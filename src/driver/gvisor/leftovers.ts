@@ -9,6 +9,7 @@ import type { MachineId } from "../driver.ts";
 import { endProcesses } from "../end-processes.ts";
 import { Bundle } from "./bundle.ts";
 import type { Runsc } from "./runsc.ts";
+import { SentrySave } from "./sentry-save.ts";
 
 /** All that a machine consists of on this host. */
 export interface MachineParts {
@@ -55,7 +56,8 @@ export async function unmountWholly(runner: CommandRunner, path: string): Promis
 
 /** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
 export async function checkpointsWritten({ runsc }: MachineParts, id: MachineId): Promise<void> {
-  while (processIds().some((pid) => runsc.writesCheckpoint(commandLine(pid), id))) await sleep(10);
+  const socket = runsc.socket(id);
+  while (processIds().some((pid) => SentrySave.isOf(commandLine(pid), socket))) await sleep(10);
 }
 
 /** Sandboxes, gofers and runsc commands of this driver's root: pid → machine. All carry the folder of their bundle. */

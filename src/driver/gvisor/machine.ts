@@ -19,6 +19,13 @@ import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
 import { goferOf, type MachineParts, removeMachine } from "./leftovers.ts";
 import { protectAgent } from "./oom.ts";
+import type { SentrySave } from "./sentry-save.ts";
+
+/** What a machine is worked on with, beside its parts. */
+export interface MachineTools {
+  readonly watcher: ProcessWatcher;
+  readonly sentrySave: SentrySave;
+}
 
 const PROTECT_TRIES = 40;
 /** A gofer that keeps many files open for its guest needs more, and gets the rest when it does. */
@@ -27,6 +34,7 @@ const GOFER_BACK_BYTES = 16 * MIB;
 /** A sandbox that runs. Calls on one machine come one after another, but `stop`, and what may go on beside them by its contract. */
 export class GvisorMachine extends ProcessMachine {
   readonly #parts: MachineParts;
+  readonly #sentrySave: SentrySave;
   readonly #bundle: Bundle;
   readonly #control: ControlSocket;
   readonly #ended = new AbortController();
@@ -37,7 +45,7 @@ export class GvisorMachine extends ProcessMachine {
   /** `paused`: whether the sandbox is paused now. Preconditions: `pid` is its process, which has been started. */
   constructor(
     parts: MachineParts,
-    watcher: ProcessWatcher,
+    { watcher, sentrySave }: MachineTools,
     { id, agentDir, resources }: MachineSpec,
     pid: number,
     paused: boolean,
@@ -47,6 +55,7 @@ export class GvisorMachine extends ProcessMachine {
     super({ id, pid, version: bundle.readVersion(), cgroup: id, paused, memoryLimitBytes }, parts.cgroups, watcher);
     this.#agentPath = join(agentDir, "envd");
     this.#parts = parts;
+    this.#sentrySave = sentrySave;
     this.#bundle = bundle;
     this.#control = new ControlSocket(parts.runsc.socket(id));
     this.#protected = this.#protect();
@@ -114,7 +123,9 @@ export class GvisorMachine extends ProcessMachine {
 
   async #write(dir: string, options: CheckpointOptions): Promise<void> {
     try {
-      await this.#parts.runsc.checkpoint(this.id, dir, options);
+      await this.#sentrySave.save(this.#parts.runsc.socket(this.id), dir, options);
+      // One whose first process ends just then is captured without it.
+      if (!(await this.#answers())) throw new Error("its first process ended meanwhile");
     } catch (error) {
       await rm(dir, { recursive: true, force: true });
       throw error;

@@ -1,19 +1,10 @@
 import { join } from "node:path";
 import { AenvError } from "#domain";
 import type { CommandRunner } from "#lib/run";
-import type { CheckpointOptions } from "../driver.ts";
 import type { Bundle } from "./bundle.ts";
 
 const VERSION_TIMEOUT_MS = 20_000;
 const START_TIMEOUT_MS = 120_000;
-const CHECKPOINT_TIMEOUT_MS = 600_000;
-
-/** The file of a checkpoint that holds the memory. */
-const PAGES = "pages.img";
-/** Names a file that our runsc has written out while it grows (tools/cmd/runsc). */
-const WRITTEN_OUT = "AENV_WRITTEN_OUT";
-/** runsc's name for a checkpoint of file systems alone. */
-const DISK_CHECKPOINT = "fscheckpoint";
 
 /** How every sandbox is made. */
 const SANDBOX_FLAGS = [
@@ -65,25 +56,6 @@ export class Runsc {
   /** Makes the sandbox and restores a checkpoint into it. */
   async restore(id: string, bundle: Bundle, upper: string, diskBytes: number, checkpointDir: string): Promise<void> {
     await this.#start("restore", id, bundle, upper, diskBytes, [`--image-path=${checkpointDir}`]);
-  }
-
-  /** Writes the state of a sandbox, which goes on (or stays paused) whether this succeeds or fails. */
-  async checkpoint(
-    id: string,
-    dir: string,
-    { capture, durable }: Omit<CheckpointOptions, "keepRunning">,
-  ): Promise<void> {
-    const what = capture === "disk" ? [DISK_CHECKPOINT, "--path=/"] : ["checkpoint", "--exclude-committed-zero-pages"];
-    await this.#runner.run(
-      // Without --leave-running a sandbox ends even when its state could not be written.
-      [this.path, `--root=${this.root}`, ...what, `--image-path=${dir}`, "--leave-running", id],
-      { timeoutMs: CHECKPOINT_TIMEOUT_MS, ...(durable && { env: { [WRITTEN_OUT]: join(dir, PAGES) } }) },
-    );
-  }
-
-  /** True of the command line of a process that writes a checkpoint of this sandbox. */
-  writesCheckpoint(args: readonly string[], id: string): boolean {
-    return this.owns(args) && args.includes(id) && ["checkpoint", DISK_CHECKPOINT].some((name) => args.includes(name));
   }
 
   /** A process of runsc has no other mark of whose it is than its command line. */

@@ -91,7 +91,7 @@ export class Bench implements AsyncDisposable {
     await bench.start();
     const driver = bench.context.driver;
     const machine = await driver.boot({ id: "source" } as never);
-    await capture(driver, machine, bench.paths.snapshot(SNAPSHOT.id), SNAPSHOT);
+    await capture(driver, machine, bench.paths.snapshot(SNAPSHOT.id), SNAPSHOT, { durable: true });
     await machine.stop();
     return bench;
   }
@@ -175,6 +175,8 @@ export class Bench implements AsyncDisposable {
 
   /** Folders that machines were restored from, or booted with: `restore` or `boot`, and whose checkpoint it was. */
   readonly started: string[] = [];
+  /** Folders that machines which had been restored were captured into, to be durable. */
+  readonly durable: string[] = [];
 
   /** Machines that run. */
   machines(): string[] {
@@ -224,6 +226,8 @@ export class Bench implements AsyncDisposable {
       machine.checkpoint = async (...captured) => {
         captures += 1;
         if (captures > 1) this.overlaps.push(machine.id);
+        const [dir, { durable }] = captured;
+        if (durable) this.durable.push(basename(dirname(dir)));
         await this.pace();
         return await checkpoint.apply(machine, captured).finally(() => (captures -= 1));
       };
@@ -339,7 +343,7 @@ export async function until(what: string, condition: () => boolean): Promise<voi
 export async function leaveCheckpoint(bench: Bench, machineId: string): Promise<void> {
   const machine = bench.host.running.get(machineId);
   if (machine === undefined) throw new Error(`no machine ${machineId} runs`);
-  await capture(bench.context.driver, machine, bench.paths.checkpoint(machineId), SNAPSHOT);
+  await capture(bench.context.driver, machine, bench.paths.checkpoint(machineId), SNAPSHOT, { durable: true });
 }
 
 class ScriptedCatalog extends MemoryCatalog {

@@ -68,7 +68,7 @@ async function rawSample({
     const source = await prepare();
     await raw.stopwatch.time(source.startSteps);
     const state = join(dir, "state");
-    const capture = await source.captureStep(state);
+    const capture = source.captureStep(state);
     const restores: RawSandbox[] = [];
     while (restores.length < COPIES) restores.push(await prepare(state));
     await quiet();

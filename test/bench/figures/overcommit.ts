@@ -63,7 +63,7 @@ export const overcommitWake: Figure = {
 };
 
 interface Taken {
-  /** More of the host's memory in use than before: with all of it touched, and after being idle. */
+  /** Memory of the node, with the server's: with all of it touched, and after being idle. */
   readonly busyMib: number;
   readonly usedMib: number;
   readonly cpuPercent: number;
@@ -71,13 +71,11 @@ interface Taken {
 }
 
 const taken = takenOnce(async (context: BenchContext): Promise<Taken> => {
-  const { product, quiet, say } = context;
+  const { product, quiet, nodeMib, say } = context;
   const needMib = COUNT * TOUCHED_MIB * 1.2;
   const hasMib = hostMemoryKib().available / 1024;
   if (hasMib < needMib) throw new MissingError(`${needMib} MiB of memory; ${hasMib.toFixed(0)} are available`);
   await quiet();
-  const beforeKib = hostMemoryKib().used;
-  const moreMib = (): number => (hostMemoryKib().used - beforeKib) / 1024;
   const sandboxes: Sandbox[] = [];
   try {
     await atOnce(MADE_AT_ONCE, Array.from({ length: COUNT }), async () => {
@@ -85,10 +83,10 @@ const taken = takenOnce(async (context: BenchContext): Promise<Taken> => {
       sandboxes.push(sandbox);
       await serve(product, sandbox);
     });
-    const busyMib = moreMib();
+    const busyMib = nodeMib();
     say(`${COUNT} hold their data; idle for ${IDLE_MS / 1000} s`);
     await sleep(IDLE_MS);
-    const usedMib = moreMib();
+    const usedMib = nodeMib();
     const cpuPercent = await cpuOver(product, sandboxes);
     const wakeMs: number[] = [];
     for (const [at, sandbox] of sandboxes.entries()) wakeMs.push(await wake(product, sandbox, at));

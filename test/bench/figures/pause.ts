@@ -72,7 +72,7 @@ async function rawSample(
   try {
     await raw.stopwatch.time(sandbox.startSteps);
     await holdMemory(`http://${sandbox.slot.hostAddress}:${AGENT_PORT}`, residentMib, await sandbox.admit());
-    const steps = await sandbox.checkpointSteps();
+    const steps = sandbox.checkpointSteps();
     await quiet();
     const [checkpointMs = Number.NaN, fsyncMs = Number.NaN] = await raw.stopwatch.time(steps);
     return { checkpointMs, fsyncMs, mib: sizeMib(sandbox.checkpointDir, residentMib) };

@@ -83,7 +83,7 @@ async function rawSample({ raw, quiet }: BenchContext): Promise<number> {
   try {
     await raw.stopwatch.time(sandbox.startSteps);
     await holdMemory(`http://${sandbox.slot.hostAddress}:${AGENT_PORT}`, RESIDENT_MIB, await sandbox.admit());
-    const steps = [await sandbox.captureStep(sandbox.checkpointDir), { fsync: sandbox.checkpointDir }];
+    const steps = [sandbox.captureStep(sandbox.checkpointDir), { fsync: sandbox.checkpointDir }];
     await quiet();
     return (await raw.stopwatch.time(steps)).reduce((sum, ms) => sum + ms, 0);
   } finally {

@@ -67,7 +67,7 @@ async function rawSample({ raw, quiet }: BenchContext, residentMib: number): Pro
   try {
     await raw.stopwatch.time(sandbox.startSteps);
     const guest = new GuestClient(`http://${sandbox.slot.hostAddress}:${AGENT_PORT}`, await sandbox.admit());
-    const capture = await sandbox.captureStep(sandbox.checkpointDir);
+    const capture = sandbox.captureStep(sandbox.checkpointDir);
     const sample = await stallDuring(guest, residentMib, quiet, async () => {
       const [ms = Number.NaN] = await raw.stopwatch.time([capture]);
       return ms;

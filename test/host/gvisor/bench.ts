@@ -62,6 +62,7 @@ export class GvisorBench implements DriverHarness {
   #open(runner: CommandRunner): Promise<Driver> {
     return createGvisorDriver({
       runscPath: fromEnvironment("AENV_TEST_RUNSC"),
+      sentrySavePath: join(fromEnvironment("AENV_TEST_BIN_DIR"), "sentrysave"),
       runner,
       watcher: this.#host.watcher,
       stateDir: this.#host.stateDir,
