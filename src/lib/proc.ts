@@ -1,4 +1,4 @@
-import { openSync, readdirSync, readFileSync, readSync } from "node:fs";
+import { constants, openSync, readdirSync, readFileSync, readlinkSync, readSync } from "node:fs";
 import { isGone } from "./files.ts";
 
 /** Longer than any text of /proc/PID/stat. */
@@ -59,6 +59,16 @@ export function threadStates(pid: number): string[] {
   return (unlessGone(() => readdirSync(`/proc/${pid}/task`)) ?? []).flatMap((id) => {
     const stat = unlessGone(() => readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8")) ?? "";
     return hasEnded(stat) ? [] : [stateIn(stat)];
+  });
+}
+
+/** Paths of the files that a process has open for writing, as the kernel tells them: of one that was removed with ` (deleted)`. */
+export function filesOpenForWriting(pid: number): string[] {
+  return (unlessGone(() => readdirSync(`/proc/${pid}/fd`)) ?? []).flatMap((fd) => {
+    const path = unlessGone(() => readlinkSync(`/proc/${pid}/fd/${fd}`));
+    const info = unlessGone(() => readFileSync(`/proc/${pid}/fdinfo/${fd}`, "utf8")) ?? "";
+    const flags = Number.parseInt(/^flags:\s*(\d+)$/m.exec(info)?.[1] ?? "0", 8);
+    return path !== undefined && (flags & (constants.O_WRONLY | constants.O_RDWR)) !== 0 ? [path] : [];
   });
 }
 

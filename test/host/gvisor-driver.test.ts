@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } fr
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { GIB, MIB, type Resources } from "#domain";
-import type { Driver, Machine, MachineSpec } from "#driver";
+import { CheckpointError, type Driver, type Machine, type MachineSpec } from "#driver";
 import { commandLine, processIds } from "#lib/proc";
 import { localRunner } from "#lib/spawn";
 import { IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
@@ -141,6 +141,42 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     }
   });
 
+  test("whoever asks for a checkpoint is killed meanwhile: the machine goes on as it did, also with another driver", {
+    skip: IS_EMULATED && lacks.disk,
+  }, async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    const held = await agent.run(`head -c ${HELD_BYTES} /dev/urandom > /dev/shm/held`);
+    assert.equal(held.exitCode, 0, held.stderr);
+    const dir = `${bench.dir}/killed`;
+    const goesOn = async (one: Machine): Promise<void> => {
+      await one.pause();
+      await one.resume();
+      assert.equal((await agent.run("echo on")).stdout, "on");
+    };
+    for (const paused of [false, true]) {
+      if (paused) await machine.pause();
+      const failed = assert.rejects(
+        machine.checkpoint(dir, { keepRunning: true }),
+        (error) => error instanceof CheckpointError && error.machineRuns,
+      );
+      await killSave(dir);
+      await failed;
+      assert.equal(existsSync(dir), false);
+      if (paused) await machine.resume();
+      await goesOn(machine);
+    }
+    const failed = assert.rejects(machine.checkpoint(dir, { keepRunning: true }));
+    await killSave(dir);
+    const adopted = await (await bench.open()).adopt(spec);
+    assert.ok(adopted !== undefined);
+    await failed;
+    await goesOn(adopted);
+    await adopted.stop();
+    agent.close();
+  });
+
   test("a machine that does not start is reported with what runsc said", async () => {
     const spec = await bench.spec(SMALL);
     const missing = { ...spec, agentDir: `${bench.dir}/no-such-agent` };
@@ -240,6 +276,15 @@ async function unwrittenBytes(file: string): Promise<number | undefined> {
   // "0:  4096..  8191:  0..  0:  0:  last,unknown_loc,delalloc,eof"
   const extents = new TextDecoder().decode(stdout).matchAll(/^ *\d+: *(\d+)\.\. *(\d+):.*delalloc/gm);
   return extents.reduce((sum, [, first, last]) => sum + Number(last) - Number(first) + 1, 0);
+}
+
+/** Kills the program that captures a machine into this folder, once there is something in it. */
+async function killSave(dir: string): Promise<void> {
+  const pages = `${dir}/pages.img`;
+  while (!existsSync(pages) || statSync(pages).size === 0) await sleep(1);
+  const pid = processIds().find((each) => commandLine(each).includes(`-dir=${dir}`));
+  assert.ok(pid !== undefined, "it is over already");
+  process.kill(pid, "SIGKILL");
 }
 
 function goferOf({ id }: Machine): number {

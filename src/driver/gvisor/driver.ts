@@ -10,18 +10,10 @@ import type { Driver, DriverCapabilities, Machine, MachineId, MachineSpec } from
 import { undoStart } from "../process-machine.ts";
 import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
-import {
-  checkpointsWritten,
-  findLeftovers,
-  goferOf,
-  isSandboxOf,
-  type MachineParts,
-  removeMachine,
-  unmountWholly,
-} from "./leftovers.ts";
+import { findLeftovers, goferOf, isSandboxOf, type MachineParts, removeMachine, unmountWholly } from "./leftovers.ts";
 import { GvisorMachine, type MachineTools } from "./machine.ts";
 import { Runsc } from "./runsc.ts";
-import { SentrySave } from "./sentry-save.ts";
+import { SentrySave, stateWritten } from "./sentry-save.ts";
 import { MOUNT_POINTS } from "./spec.ts";
 
 export interface GvisorOptions {
@@ -120,7 +112,7 @@ class GvisorDriver implements Driver {
     let paused = await control.isPaused().catch(() => false);
     if (paused) {
       // Perhaps by itself, for as long as it writes its state.
-      await checkpointsWritten(this.#parts, id);
+      await stateWritten(pid);
       paused = await control.isPaused();
     }
     // A sandbox that does not answer, whose first process never started, or that has lost its files, is none that could be gone on

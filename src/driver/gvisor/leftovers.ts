@@ -1,6 +1,5 @@
 import { readdir, rm } from "node:fs/promises";
 import { basename } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { isMissing } from "#lib/files";
 import { commandLine, processIds } from "#lib/proc";
 import type { CommandRunner } from "#lib/run";
@@ -9,7 +8,6 @@ import type { MachineId } from "../driver.ts";
 import { endProcesses } from "../end-processes.ts";
 import { Bundle } from "./bundle.ts";
 import type { Runsc } from "./runsc.ts";
-import { SentrySave } from "./sentry-save.ts";
 
 /** All that a machine consists of on this host. */
 export interface MachineParts {
@@ -52,12 +50,6 @@ export async function unmountWholly(runner: CommandRunner, path: string): Promis
     const { exitCode } = await runner.run(["umount", path], { check: false });
     if (exitCode !== 0) return;
   }
-}
-
-/** Settles when nobody writes a checkpoint of the machine any more: one that an earlier server asked for goes on without it. */
-export async function checkpointsWritten({ runsc }: MachineParts, id: MachineId): Promise<void> {
-  const socket = runsc.socket(id);
-  while (processIds().some((pid) => SentrySave.isOf(commandLine(pid), socket))) await sleep(10);
 }
 
 /** Sandboxes, gofers and runsc commands of this driver's root: pid → machine. All carry the folder of their bundle. */

@@ -19,7 +19,7 @@ import { Bundle } from "./bundle.ts";
 import { ControlSocket } from "./control.ts";
 import { goferOf, type MachineParts, removeMachine } from "./leftovers.ts";
 import { protectAgent } from "./oom.ts";
-import type { SentrySave } from "./sentry-save.ts";
+import { type SentrySave, stateWritten } from "./sentry-save.ts";
 
 /** What a machine is worked on with, beside its parts. */
 export interface MachineTools {
@@ -127,6 +127,8 @@ export class GvisorMachine extends ProcessMachine {
       // One whose first process ends just then is captured without it.
       if (!(await this.#answers())) throw new Error("its first process ended meanwhile");
     } catch (error) {
+      // Until then a sandbox that ran cannot be told to go on, nor to stand still.
+      await stateWritten(this.pid);
       await rm(dir, { recursive: true, force: true });
       throw error;
     }

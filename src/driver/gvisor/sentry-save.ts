@@ -1,10 +1,15 @@
 import { existsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError } from "#domain";
+import { filesOpenForWriting } from "#lib/proc";
 import type { CommandRunner } from "#lib/run";
 import type { CheckpointOptions } from "../driver.ts";
 
 /** The program gives up by itself, a little earlier. */
 const TIMEOUT_MS = 600_000;
+const LOOK_MS = 10;
+/** The file with the memory, or the disk's contents, which a sandbox holds to the end. */
+const PAGES = /\/pages\.img(?: \(deleted\))?$/;
 
 /** The program sentrysave: what `runsc checkpoint` does, but that starting runsc takes longer than much of what there is to write. */
 export class SentrySave {
@@ -26,9 +31,15 @@ export class SentrySave {
     const what = [...(capture === "disk" ? ["-disk"] : []), ...(durable ? ["-write-out"] : [])];
     await this.#runner.run([this.#path, `-socket=${socket}`, `-dir=${dir}`, ...what], { timeoutMs: TIMEOUT_MS });
   }
+}
 
-  /** True of the command line of a process that writes the state of the sandbox that listens on `socket`. */
-  static isOf(args: readonly string[], socket: string): boolean {
-    return args[1] === `-socket=${socket}`;
+/**
+ * Settles when the sandbox with this process writes no state of itself, after which it runs if it ran before. It does not stop when whoever
+ * asked for that is killed.
+ */
+export async function stateWritten(pid: number): Promise<void> {
+  const isWriting = (): boolean => filesOpenForWriting(pid).some((path) => PAGES.test(path));
+  for (const giveUpAtMs = performance.now() + TIMEOUT_MS; performance.now() < giveUpAtMs && isWriting(); ) {
+    await sleep(LOOK_MS);
   }
 }
