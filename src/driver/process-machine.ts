@@ -12,6 +12,7 @@ import type {
   MachineStats,
   MemoryReading,
 } from "./driver.ts";
+import { MemoryLimit } from "./memory-limit.ts";
 
 export interface MachineProcess {
   readonly id: MachineId;
@@ -34,7 +35,7 @@ export abstract class ProcessMachine implements Machine {
   protected paused: boolean;
   readonly #cgroups: Cgroups;
   readonly #cgroup: string;
-  readonly #memoryLimitBytes: number | undefined;
+  readonly #memory: MemoryLimit | undefined;
   #stopping: Promise<void> | undefined;
 
   /** Preconditions: the process has been started. */
@@ -49,7 +50,7 @@ export abstract class ProcessMachine implements Machine {
     this.paused = paused;
     this.#cgroups = cgroups;
     this.#cgroup = cgroup;
-    this.#memoryLimitBytes = memoryLimitBytes;
+    if (memoryLimitBytes !== undefined) this.#memory = new MemoryLimit(cgroups, cgroup, memoryLimitBytes);
     // A process that has gone already has no start time; whoever has its pid by then does not end with it.
     const ticks = startTicks(pid);
     const atMs =
@@ -86,7 +87,7 @@ export abstract class ProcessMachine implements Machine {
   }
 
   async reclaim(): Promise<void> {
-    await this.#cgroups.reclaim(this.#cgroup, this.#memoryLimitBytes);
+    await this.#cgroups.reclaim(this.#cgroup, this.#memory?.limitBytes);
   }
 
   async bringBackRuntime(): Promise<void> {}
@@ -94,8 +95,7 @@ export abstract class ProcessMachine implements Machine {
   abstract checkpoint(dir: string, options: CheckpointOptions): Promise<CheckpointReport>;
 
   memory(): MemoryReading | undefined {
-    const limitBytes = this.#memoryLimitBytes;
-    return limitBytes === undefined ? undefined : this.#cgroups.memory(this.#cgroup, limitBytes);
+    return this.#memory?.read();
   }
 
   protected get isStopping(): boolean {

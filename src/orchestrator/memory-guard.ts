@@ -7,7 +7,7 @@ import type { Entry, Incarnation } from "./entry.ts";
 
 /** A sandbox is looked at again when its memory could have run out, at this rate of growth. */
 const GROWTH_BYTES_PER_MS = (2 * 1024 * MIB) / 1000;
-const LOOK_AGAIN_MIN_MS = 5;
+const LOOK_AGAIN_MIN_MS = 2;
 const LOOK_AGAIN_MAX_MS = 500;
 /** New sandboxes are found at this pace; none reaches its limit sooner. */
 const ROUND_MAX_MS = 100;
@@ -15,6 +15,8 @@ const ROUND_MAX_MS = 100;
 const AFTER_KILL_MS = 100;
 /** Where nothing was worth killing, or the agent did not answer. */
 const AFTER_NOTHING_MS = 1_000;
+/** For the agent to be told of the kernel's kills all the same: the end of a killed command waits 300 ms for that word. */
+const UNTOLD_MAX_MS = 200;
 const RESERVE_MIN_BYTES = 16 * MIB;
 const RESERVE_MAX_BYTES = 64 * MIB;
 
@@ -22,6 +24,11 @@ interface Watched {
   lookAtMs: number;
   /** As last told to the agent. */
   oomKills: number;
+  /** When the first kill was seen that the agent has not been told of. */
+  untoldSinceMs: number | undefined;
+  /** When the agent may be asked to free memory. While it is being asked, and may be late, the machine is looked at all the same: a look
+   *  after a kill by the kernel is what gives it room. */
+  askAtMs: number;
 }
 
 /**
@@ -73,8 +80,7 @@ export class MemoryGuard {
       this.#look(entry, incarnation, nowMs);
     } catch (error) {
       this.#watched.set(incarnation, {
-        oomKills: 0,
-        ...this.#watched.get(incarnation),
+        ...(this.#watched.get(incarnation) ?? newlyWatched(0)),
         lookAtMs: nowMs + ROUND_MAX_MS,
       });
       this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: entry.id, error });
@@ -86,18 +92,29 @@ export class MemoryGuard {
     // It has just ended.
     if (reading === undefined) return;
     // What was killed before this server looked has been told, or nobody waits for it any more.
-    const watched = this.#watched.get(incarnation) ?? { lookAtMs: 0, oomKills: reading.oomKills };
+    const watched = this.#watched.get(incarnation) ?? newlyWatched(reading.oomKills);
     this.#watched.set(incarnation, watched);
     const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
     watched.lookAtMs = nowMs + lookAgainMs(spareBytes);
     const killed = reading.oomKills - watched.oomKills;
-    watched.oomKills = reading.oomKills;
-    if (killed > 0) this.#do(entry, () => this.#told(entry, incarnation, killed));
-    if (spareBytes > 0) return;
-    watched.lookAtMs = Number.POSITIVE_INFINITY;
+    if (killed > 0) {
+      // To answer, the agent takes memory: at the limit that costs the next process its life.
+      watched.untoldSinceMs ??= nowMs;
+      if (spareBytes <= 0 && nowMs - watched.untoldSinceMs < UNTOLD_MAX_MS) return;
+      watched.oomKills = reading.oomKills;
+      watched.untoldSinceMs = undefined;
+      this.#do(entry, () => this.#told(entry, incarnation, killed));
+    }
+    if (spareBytes > 0 || nowMs < watched.askAtMs) return;
+    watched.askAtMs = Number.POSITIVE_INFINITY;
     this.#do(entry, async () => {
-      watched.lookAtMs = performance.now() + AFTER_NOTHING_MS;
-      if (await this.#free(entry, incarnation)) watched.lookAtMs = performance.now() + AFTER_KILL_MS;
+      let hasFreed = false;
+      try {
+        hasFreed = await this.#free(entry, incarnation);
+      } finally {
+        watched.askAtMs = performance.now() + (hasFreed ? AFTER_KILL_MS : AFTER_NOTHING_MS);
+        if (!hasFreed) watched.lookAtMs = watched.askAtMs;
+      }
     });
   }
 
@@ -123,6 +140,10 @@ export class MemoryGuard {
       }),
     );
   }
+}
+
+function newlyWatched(oomKills: number): Watched {
+  return { lookAtMs: 0, oomKills, untoldSinceMs: undefined, askAtMs: 0 };
 }
 
 /** What may still be used before the reserve is; the reserve is what a quick program takes until it is stopped. */

@@ -6,7 +6,8 @@ import { GIB, MIB, type Resources } from "#domain";
 import { CheckpointError, type Driver, type Machine, type MachineSpec } from "#driver";
 import { commandLine, processIds } from "#lib/proc";
 import { localRunner } from "#lib/spawn";
-import { IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
+import { ROOM_BYTES } from "../../src/driver/memory-limit.ts";
+import { eventually, IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { driverSuite } from "../../src/driver/testing.ts";
 import { GvisorBench } from "./gvisor/bench.ts";
 
@@ -184,6 +185,48 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     await assert.rejects(driver.restore(spec, `${bench.dir}/no-such-checkpoint`), {
       message: /did not start: [^{]*no-such-checkpoint/,
     });
+  });
+
+  test("at the limit the host's kernel is offered programs first, the sandbox and the agent later, booted or restored", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const checkpoint = `${bench.dir}/offered`;
+    await machine.checkpoint(checkpoint, { keepRunning: true });
+    const again = await bench.spec(SMALL);
+    const restored = await driver.restore(again, checkpoint);
+    for (const each of [spec, again]) {
+      const agent = await ready(bench, each);
+      await agent.spawn("exec sleep 86400");
+      // What has mapped a program of the guest's runs it.
+      await eventually(10_000, () => {
+        const scores = Object.fromEntries(["sleep", "envd"].map((name) => [name, bench.killScores(each.id, name)]));
+        assert.deepEqual(scores, { sleep: [1000], envd: [0] });
+      });
+      agent.close();
+    }
+    for (const each of [machine, restored]) {
+      assert.equal(readFileSync(`/proc/${each.pid}/oom_score_adj`, "utf8").trim(), "0");
+      await each.stop();
+    }
+  });
+
+  test("a machine whose program the kernel has killed has room until the memory is back, and starts programs as before", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    const bomb = agent.run('exec python3 -IS -c "kept = []\nwhile True: kept.append(bytearray(8 << 20))"');
+    const moreBytes = (): number => {
+      machine.memory();
+      return bench.readLimits(spec.id).memoryBytes - SMALL.memoryBytes;
+    };
+    let more = moreBytes();
+    for (; more === 0; more = moreBytes()) await sleep(2);
+    assert.equal(more, ROOM_BYTES);
+    await bomb;
+    await eventually(10_000, () => assert.equal(moreBytes(), 0));
+    assert.equal((await agent.run("echo hello; sleep 0; echo again")).stdout, "hello\nagain");
+    await machine.stop();
+    agent.close();
   });
 
   test("memory that no process holds ends the machine, which is said", async () => {

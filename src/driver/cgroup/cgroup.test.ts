@@ -143,6 +143,7 @@ describe("cgroups", () => {
       memory: (path: string) => version.memory(path),
       reclaim: (path: string) => version.reclaim(path),
       share: (path: string, bytes: number) => version.share(path, bytes),
+      limitMemory: (path: string, bytes: number) => version.limitMemory(path, bytes),
       fill: () => [{ file: "memory.max", wanted: "4096", found: "max" }],
     };
     const cgroups = new Cgroups(deaf, "/aenv/3");

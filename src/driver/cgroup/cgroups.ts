@@ -87,6 +87,12 @@ export class Cgroups {
     }
   }
 
+  /** Sets the limit that memory and what of it is in swap share. Throws EBUSY when more is in use; where the kernel does not say that,
+   *  it ends processes. */
+  limitMemory(id: string, limitBytes: number): void {
+    this.#version.limitMemory(this.path(id), wholePages(limitBytes));
+  }
+
   /** Moves what the machine holds out of memory, as far as the host has swap for it; returns how much went. Nothing is lost:
    *  what is touched comes back by itself. With a limit both share it from then on, and `memory` is to be called while the
    *  machine runs. */

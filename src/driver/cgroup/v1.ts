@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
@@ -104,6 +104,16 @@ export class V1Hierarchies implements CgroupVersion {
     // Where the kernel does not count swap, a group would get its limit twice.
     if (!existsSync(`${memory}/memory.memsw.limit_in_bytes`)) return;
     await writeFile(`${memory}/memory.force_empty`, "0");
+  }
+
+  limitMemory(path: string, memoryBytes: number): void {
+    const memory = this.#dir("memory", path);
+    const limit = `${memory}/memory.limit_in_bytes`;
+    const both = `${memory}/memory.memsw.limit_in_bytes`;
+    const files = existsSync(both) ? [limit, both] : [limit];
+    // That of both is never less than that of memory alone.
+    if (memoryBytes > readNumber(limit)) files.reverse();
+    for (const file of files) writeFileSync(file, String(memoryBytes));
   }
 
   /** The kernel has one limit for both. */

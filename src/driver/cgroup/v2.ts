@@ -78,6 +78,12 @@ export class V2Hierarchy implements CgroupVersion {
     };
   }
 
+  limitMemory(path: string, memoryBytes: number): void {
+    const dir = this.#mount + path;
+    const swapped = Number(readText(`${dir}/memory.swap.current`) ?? 0);
+    writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - swapped)));
+  }
+
   /**
    * The kernel has a limit for each. What is in swap is all that may be there, and the rest of the limit is memory's; what comes
    * back brings its part along. Whoever would take more in between finds room in swap, as much as has come back.

@@ -143,6 +143,11 @@ export class TestAgent {
     await this.#ask("POST", "/init", { timeoutMs: 10_000, body: JSON.stringify(facts) });
   }
 
+  /** Kills the process that holds the most memory, if one holds much. */
+  freeMemory(): Promise<void> {
+    return this.#ask("POST", "/memory", { timeoutMs: 10_000 });
+  }
+
   /** Has the machine write all to its disk and keep it as it is. */
   freezeDisk(): Promise<void> {
     return this.#ask("POST", "/fsfreeze", { timeoutMs: 30_000 });

@@ -117,6 +117,19 @@ export class GvisorBench implements DriverHarness {
       .filter(({ args }) => args.some((arg) => arg.endsWith(`/machines/${id}`)));
   }
 
+  /** What the host's kernel adds to the badness of the machine's processes that run this program of the guest's, each value once. The
+   *  sandbox itself has mapped what its guest runs, too. */
+  killScores(id: MachineId, program: string): number[] {
+    const [memory = ""] = this.cgroupDirs(id);
+    const pids = readFileSync(join(memory, "cgroup.procs"), "utf8").trim().split("\n").map(Number);
+    const running = pids.filter(
+      (pid) =>
+        commandLine(pid)[0]?.startsWith("runsc-") !== true &&
+        readFileSync(`/proc/${pid}/maps`, "utf8").includes(`/${program}\n`),
+    );
+    return [...new Set(running.map((pid) => Number(readFileSync(`/proc/${pid}/oom_score_adj`, "utf8"))))];
+  }
+
   /** What the files of the machine's folder hold. */
   bytesOf(id: MachineId): number {
     const dir = join(this.dir, "machines", id);

@@ -1,0 +1,54 @@
+import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { MIB } from "#domain";
+import { Cgroups } from "./cgroup/cgroups.ts";
+import { V1Hierarchies } from "./cgroup/v1.ts";
+import { V2Hierarchy } from "./cgroup/v2.ts";
+import { MemoryLimit, ROOM_BYTES } from "./memory-limit.ts";
+
+const LIMIT_BYTES = 256 * MIB;
+
+for (const version of ["v1", "v2"] as const) {
+  test(`${version}: after a kill the limit is higher until the memory is back, and so it is taken over from another server`, () => {
+    const root = mkdtempSync(join(tmpdir(), "aenv-limit-"));
+    try {
+      const dir = join(root, "memory/m");
+      mkdirSync(dir, { recursive: true });
+      const set = (usedBytes: number, kills: number): void => {
+        writeFileSync(join(dir, "memory.stat"), "anon 1\n");
+        for (const name of ["memory.current", "memory.usage_in_bytes"])
+          writeFileSync(join(dir, name), `${usedBytes}\n`);
+        for (const name of ["memory.events", "memory.oom_control"])
+          writeFileSync(join(dir, name), `oom_kill ${kills}\n`);
+      };
+      const limits = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"];
+      for (const name of limits) writeFileSync(join(dir, name), String(LIMIT_BYTES + ROOM_BYTES));
+      const cgroups = new Cgroups(
+        version === "v2" ? new V2Hierarchy(root) : new V1Hierarchies(v1Mounts(root)),
+        "/memory",
+      );
+      const machine = new MemoryLimit(cgroups, "m", LIMIT_BYTES);
+      const room = (usedBytes: number, kills: number): number[] => {
+        set(usedBytes, kills);
+        assert.deepEqual(machine.read(), { usedBytes, oomKills: kills });
+        const kept = version === "v2" ? limits.slice(2) : limits.slice(0, 2);
+        return [...new Set(kept.map((name) => Number(readFileSync(join(dir, name), "utf8")) - LIMIT_BYTES))];
+      };
+      const full = LIMIT_BYTES - ROOM_BYTES + 1;
+      // What it finds: kills that are over, and no memory yet; then there is some.
+      assert.deepEqual([room(full, 3), room(full - 1, 3), room(LIMIT_BYTES, 3)], [[ROOM_BYTES], [0], [0]]);
+      assert.deepEqual([room(LIMIT_BYTES, 4), room(full, 4), room(full - 1, 4)], [[ROOM_BYTES], [ROOM_BYTES], [0]]);
+      // It was back before anybody looked.
+      assert.deepEqual([room(0, 5), room(0, 5)], [[ROOM_BYTES], [0]]);
+    } finally {
+      rmSync(root, { recursive: true });
+    }
+  });
+}
+
+function v1Mounts(root: string): ReadonlyMap<string, string> {
+  return new Map(["memory", "cpu", "cpuacct", "pids"].map((name) => [name, root]));
+}
