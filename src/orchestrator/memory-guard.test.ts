@@ -63,6 +63,19 @@ test("a machine is looked at while its agent, which is late, is asked to free me
   assert.deepEqual(watched.said, ["free k"]);
 });
 
+test("a machine that could not be looked at while its agent was asked has it asked again", async () => {
+  await using watched = new WatchedSandbox();
+  watched.answerMs = 200;
+  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
+  await watched.saidCount(1);
+  watched.isUnreadable = true;
+  await sleep(300);
+  watched.isUnreadable = false;
+  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
+  await watched.saidCount(2);
+  assert.deepEqual(watched.said, ["free k", "free k"]);
+});
+
 /** A sandbox under a guard, beside one that cannot be looked at: it keeps nobody from looking at the other. */
 class WatchedSandbox implements AsyncDisposable {
   /** As the machine reads now. */
@@ -73,6 +86,7 @@ class WatchedSandbox implements AsyncDisposable {
   /** How long the agent takes to free memory. */
   answerMs = 50;
   looks = 0;
+  isUnreadable = false;
   readonly #guard: MemoryGuard;
 
   constructor() {
@@ -93,6 +107,7 @@ class WatchedSandbox implements AsyncDisposable {
     } as SandboxRecord);
     const look = (): MemoryReading | undefined => {
       this.looks += 1;
+      if (this.isUnreadable) throw new Error("as the test wants");
       return this.reading;
     };
     this.entry.incarnation = { machine: { memory: look }, guest } as unknown as Incarnation;

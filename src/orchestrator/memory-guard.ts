@@ -79,10 +79,9 @@ export class MemoryGuard {
     try {
       this.#look(entry, incarnation, nowMs);
     } catch (error) {
-      this.#watched.set(incarnation, {
-        ...(this.#watched.get(incarnation) ?? newlyWatched(0)),
-        lookAtMs: nowMs + ROUND_MAX_MS,
-      });
+      const watched = this.#watched.get(incarnation) ?? newlyWatched(0);
+      watched.lookAtMs = nowMs + ROUND_MAX_MS;
+      this.#watched.set(incarnation, watched);
       this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: entry.id, error });
     }
   }
