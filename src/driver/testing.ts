@@ -26,7 +26,7 @@ export interface DriverLimitations {
 /** A command's, long enough for the calls around a pause; the pause is as long. */
 const DEADLINE_MS = Math.min(patience(2_500), 8_000);
 /** Allocates until something stops it. */
-const MEMORY_BOMB = `exec python3 -IS -c "
+export const MEMORY_BOMB = `exec python3 -IS -c "
 kept = []
 while True: kept.append(bytearray(8 << 20))"`;
 /** How many processes there are, told by the shell itself. */

@@ -8,7 +8,7 @@ import { commandLine, processIds } from "#lib/proc";
 import { localRunner } from "#lib/spawn";
 import { ROOM_BYTES } from "../../src/driver/memory-limit.ts";
 import { eventually, IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
-import { driverSuite } from "../../src/driver/testing.ts";
+import { driverSuite, MEMORY_BOMB } from "../../src/driver/testing.ts";
 import { GvisorBench } from "./gvisor/bench.ts";
 
 const SMALL: Resources = {
@@ -214,7 +214,7 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     const spec = await bench.spec(SMALL);
     const machine = await driver.boot(spec);
     const agent = await ready(bench, spec);
-    const bomb = agent.run('exec python3 -IS -c "kept = []\nwhile True: kept.append(bytearray(8 << 20))"');
+    const bomb = agent.run(MEMORY_BOMB);
     const moreBytes = (): number => {
       machine.memory();
       return bench.readLimits(spec.id).memoryBytes - SMALL.memoryBytes;

@@ -80,8 +80,7 @@ export class V2Hierarchy implements CgroupVersion {
 
   limitMemory(path: string, memoryBytes: number): void {
     const dir = this.#mount + path;
-    const swapped = Number(readText(`${dir}/memory.swap.current`) ?? 0);
-    writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - swapped)));
+    setMemoryMax(dir, memoryBytes, Number(readText(`${dir}/memory.swap.current`) ?? 0));
   }
 
   /**
@@ -93,7 +92,7 @@ export class V2Hierarchy implements CgroupVersion {
     const swapMax = readText(`${dir}/memory.swap.max`);
     const swapped = readText(`${dir}/memory.swap.current`);
     if (swapMax === undefined || swapped === undefined || swapMax === swapped) return;
-    const memory = (): void => writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - Number(swapped))));
+    const memory = (): void => setMemoryMax(dir, memoryBytes, Number(swapped));
     const swap = (): void => writeFileSync(`${dir}/memory.swap.max`, swapped);
     // The one that becomes less comes first, so that both together are never more.
     const swapMaxBytes = swapMax === "max" ? Number.POSITIVE_INFINITY : Number(swapMax);
@@ -118,6 +117,11 @@ export class V2Hierarchy implements CgroupVersion {
       await writeFile(swapMax, "0");
     }
   }
+}
+
+/** What is left to memory of a limit that it shares with what is in swap. */
+function setMemoryMax(dir: string, memoryBytes: number, swappedBytes: number): void {
+  writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - swappedBytes)));
 }
 
 function isAgain(error: unknown): boolean {
