@@ -13,8 +13,8 @@ import type { ByteRange } from "#lib/disk-files";
  * Identity. A machine's id is sandbox id + generation, of one fixed length, and is never used twice. The driver makes,
  * fills, reads back and removes the machine's cgroup.
  *
- * Time. `monotonicJumps` says whether the guest's monotonic clock advances by the time spent in a checkpoint. Whoever
- * keeps deadlines inside counts running time.
+ * Time. `monotonicJumps` says whether the guest's monotonic clock advances by the time spent in a checkpoint, all of it or
+ * nothing. Whoever keeps deadlines inside counts running time.
  *
  * Limits. `limitsKeptBy` says whose kernel holds a machine to its memory and processes: where it is the host's, somebody
  * has to look after the machine before that kernel does; where it is a guest's own, the guest ends a process by itself.
@@ -54,8 +54,8 @@ export interface Driver {
 export type MachineId = string;
 
 export interface DriverCapabilities {
-  /** The guest's monotonic clock includes the time between checkpoint and restore. */
-  readonly monotonicJumps: boolean;
+  /** The guest's monotonic clock includes the time between checkpoint and restore. Absent: that is for the host's kernel to decide. */
+  readonly monotonicJumps?: boolean;
   /** Generators inside living processes repeat in clones of one checkpoint (kernel randomness never does). */
   readonly clonesShareUserRandomness: true;
   /** A checkpoint writes only what changed since the last one. */

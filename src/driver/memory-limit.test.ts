@@ -17,10 +17,11 @@ for (const version of ["v1", "v2"] as const) {
     try {
       const dir = join(root, "memory/m");
       mkdirSync(dir, { recursive: true });
+      let cacheBytes = 0;
       const set = (usedBytes: number, kills: number): void => {
-        writeFileSync(join(dir, "memory.stat"), "anon 1\n");
+        writeFileSync(join(dir, "memory.stat"), `anon 1\nactive_file ${cacheBytes}\ntotal_active_file ${cacheBytes}\n`);
         for (const name of ["memory.current", "memory.usage_in_bytes"])
-          writeFileSync(join(dir, name), `${usedBytes}\n`);
+          writeFileSync(join(dir, name), `${usedBytes + cacheBytes}\n`);
         for (const name of ["memory.events", "memory.oom_control"])
           writeFileSync(join(dir, name), `oom_kill ${kills}\n`);
       };
@@ -30,7 +31,7 @@ for (const version of ["v1", "v2"] as const) {
         version === "v2" ? new V2Hierarchy(root) : new V1Hierarchies(v1Mounts(root)),
         "/memory",
       );
-      const machine = new MemoryLimit(cgroups, "m", LIMIT_BYTES);
+      let machine = new MemoryLimit(cgroups, "m", LIMIT_BYTES);
       const room = (usedBytes: number, kills: number): number[] => {
         set(usedBytes, kills);
         assert.deepEqual(machine.read(), { usedBytes, oomKills: kills });
@@ -43,6 +44,16 @@ for (const version of ["v1", "v2"] as const) {
       assert.deepEqual([room(LIMIT_BYTES, 4), room(full, 4), room(full - 1, 4)], [[ROOM_BYTES], [ROOM_BYTES], [0]]);
       // It was back before anybody looked.
       assert.deepEqual([room(0, 5), room(0, 5)], [[ROOM_BYTES], [0]]);
+      // No look has found memory yet, and the limit is not the higher one.
+      machine = new MemoryLimit(cgroups, "m", LIMIT_BYTES);
+      assert.deepEqual([room(full, 0), room(full, 1)], [[0], [ROOM_BYTES]]);
+      if (version === "v1") return;
+      // A lower limit is no reason for the kernel to end a process: first it is to drop file cache.
+      cacheBytes = 2 * ROOM_BYTES;
+      assert.deepEqual(room(full - 1, 1), [ROOM_BYTES]);
+      assert.equal(Number(readFileSync(join(dir, "memory.reclaim"), "utf8")), ROOM_BYTES);
+      cacheBytes = ROOM_BYTES;
+      assert.deepEqual(room(full - 1, 1), [0]);
     } finally {
       rmSync(root, { recursive: true });
     }

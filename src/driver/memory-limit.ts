@@ -12,34 +12,36 @@ export const ROOM_BYTES = 16 * MIB;
  * a kill to the first when that much is free below it. See docs/decisions/0044-who-looks-after-memory.md.
  */
 export class MemoryLimit {
-  readonly limitBytes: number;
+  readonly #limitBytes: number;
   readonly #cgroups: Cgroups;
   readonly #cgroup: string;
-  /** As at the last look. */
-  #oomKills: number | undefined;
-  /** A server before this one may have ended while the limit was higher. */
+  /** As at the last look. Kills that a server before this one has seen cost a look more until the limit is the lower one. */
+  #oomKills = 0;
+  /** The most that the limit may be higher by now: a server before this one may have ended while it was. */
   #roomBytes = ROOM_BYTES;
 
   constructor(cgroups: Cgroups, cgroup: string, limitBytes: number) {
     this.#cgroups = cgroups;
     this.#cgroup = cgroup;
-    this.limitBytes = limitBytes;
+    this.#limitBytes = limitBytes;
+  }
+
+  /** What the cgroup is held to now. */
+  get heldToBytes(): number {
+    return this.#limitBytes + this.#roomBytes;
   }
 
   /** undefined: the machine has ended. */
   read(): MemoryReading | undefined {
-    const reading = this.#cgroups.memory(this.#cgroup, this.limitBytes + this.#roomBytes);
+    const reading = this.#cgroups.memory(this.#cgroup, this.heldToBytes);
     if (reading === undefined) return undefined;
-    const hasKilled = reading.oomKills > (this.#oomKills ?? reading.oomKills);
-    if (hasKilled) this.#giveRoom(ROOM_BYTES);
-    else if (reading.usedBytes + ROOM_BYTES <= this.limitBytes) this.#giveRoom(0);
+    if (reading.oomKills > this.#oomKills) this.#giveRoom(ROOM_BYTES);
+    else if (this.#roomBytes > 0 && reading.usedBytes + ROOM_BYTES <= this.#limitBytes) this.#giveRoom(0);
     this.#oomKills = reading.oomKills;
     return reading;
   }
 
   #giveRoom(bytes: number): void {
-    if (bytes === this.#roomBytes) return;
-    this.#cgroups.limitMemory(this.#cgroup, this.limitBytes + bytes);
-    this.#roomBytes = bytes;
+    if (this.#cgroups.limitMemory(this.#cgroup, this.#limitBytes + bytes)) this.#roomBytes = bytes;
   }
 }

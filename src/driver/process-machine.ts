@@ -87,7 +87,7 @@ export abstract class ProcessMachine implements Machine {
   }
 
   async reclaim(): Promise<void> {
-    await this.#cgroups.reclaim(this.#cgroup, this.#memory?.limitBytes);
+    await this.#cgroups.reclaim(this.#cgroup, this.#memory?.heldToBytes);
   }
 
   async bringBackRuntime(): Promise<void> {}

@@ -68,13 +68,15 @@ export function isDiskFull(error: unknown): boolean {
 
 /** True for the error a missing file gives. */
 export function isMissing(error: unknown): boolean {
-  return error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");
+  return hasCode(error, "ENOENT", "ENOTDIR");
 }
 
 /** No such file of the kernel's, or what it spoke of, a process or a group, has just gone. */
 export function isGone(error: unknown): boolean {
-  return (
-    isMissing(error) ||
-    (error instanceof Error && "code" in error && (error.code === "ENODEV" || error.code === "ESRCH"))
-  );
+  return isMissing(error) || hasCode(error, "ENODEV", "ESRCH");
+}
+
+/** Whether the kernel has refused something for one of these reasons, such as `EBUSY`. */
+export function hasCode(error: unknown, ...codes: readonly string[]): boolean {
+  return error instanceof Error && "code" in error && codes.includes(String(error.code));
 }

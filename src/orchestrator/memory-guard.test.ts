@@ -42,7 +42,7 @@ test("the agent is told of the kernel's kills once their memory is back, or afte
     const killedAtMs = performance.now();
     watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 8 + round };
     if (isBack) {
-      await sleep(120);
+      await watched.looked(5);
       assert.deepEqual(watched.said, []);
       watched.reading = { usedBytes: 0, oomKills: 8 + round };
     }
@@ -76,6 +76,30 @@ test("a machine that could not be looked at while its agent was asked has it ask
   assert.deepEqual(watched.said, ["free k", "free k"]);
 });
 
+test("a kill by the kernel while the agent finds nothing to kill is seen at once, and told", async () => {
+  await using watched = new WatchedSandbox();
+  watched.victim = undefined;
+  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
+  await watched.saidCount(1);
+  await sleep(150);
+  const before = watched.looks;
+  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 8 };
+  await watched.saidCount(2);
+  assert.deepEqual(watched.said, ["free k", "host 1 k"]);
+  assert.ok(watched.looks - before >= 5, `${watched.looks - before} looks`);
+});
+
+test("kills from before a machine could first be read are not told", async () => {
+  await using watched = new WatchedSandbox();
+  watched.isUnreadable = true;
+  await watched.looked(1);
+  watched.isUnreadable = false;
+  await watched.looked(2);
+  watched.reading = { usedBytes: 0, oomKills: 8 };
+  await watched.saidCount(1);
+  assert.deepEqual(watched.said, ["host 1 k"]);
+});
+
 /** A sandbox under a guard, beside one that cannot be looked at: it keeps nobody from looking at the other. */
 class WatchedSandbox implements AsyncDisposable {
   /** As the machine reads now. */
@@ -85,6 +109,10 @@ class WatchedSandbox implements AsyncDisposable {
   readonly entry: Entry;
   /** How long the agent takes to free memory. */
   answerMs = 50;
+  /** What it kills then. */
+  victim: { pid: number; name: string; others: number; bytes: number } | undefined = {
+    ...{ pid: 9, name: "bomb", others: 0, bytes: LIMIT_BYTES },
+  };
   looks = 0;
   isUnreadable = false;
   readonly #guard: MemoryGuard;
@@ -94,8 +122,8 @@ class WatchedSandbox implements AsyncDisposable {
       freeMemory: async (key: string) => {
         this.said.push(`free ${key}`);
         await sleep(this.answerMs);
-        this.reading = { usedBytes: 0, oomKills: this.reading?.oomKills ?? 0 };
-        return { pid: 9, name: "bomb", others: 0, bytes: LIMIT_BYTES };
+        if (this.victim !== undefined) this.reading = { usedBytes: 0, oomKills: this.reading?.oomKills ?? 0 };
+        return this.victim;
       },
       hostKilled: async (count: number, key: string) => {
         this.said.push(`host ${count} ${key}`);
@@ -127,6 +155,12 @@ class WatchedSandbox implements AsyncDisposable {
 
   async saidCount(count: number): Promise<void> {
     for (let tries = 0; this.said.length < count && tries < 300; tries += 1) await sleep(10);
+  }
+
+  /** So many times more. */
+  async looked(times: number): Promise<void> {
+    const until = this.looks + times;
+    for (let tries = 0; this.looks < until && tries < 3000; tries += 1) await sleep(1);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

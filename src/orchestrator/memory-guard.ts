@@ -15,6 +15,8 @@ const ROUND_MAX_MS = 100;
 const AFTER_KILL_MS = 100;
 /** Where nothing was worth killing, or the agent did not answer. */
 const AFTER_NOTHING_MS = 1_000;
+/** Such a machine may stay near its limit for hours, and each look costs a hundredth of this. */
+const LOOK_AFTER_NOTHING_MS = 10;
 /** For the agent to be told of the kernel's kills all the same: the end of a killed command waits 300 ms for that word. */
 const UNTOLD_MAX_MS = 200;
 const RESERVE_MIN_BYTES = 16 * MIB;
@@ -22,13 +24,15 @@ const RESERVE_MAX_BYTES = 64 * MIB;
 
 interface Watched {
   lookAtMs: number;
-  /** As last told to the agent. */
-  oomKills: number;
+  /** As last told to the agent. undefined: not read yet. */
+  oomKills: number | undefined;
   /** When the first kill was seen that the agent has not been told of. */
   untoldSinceMs: number | undefined;
   /** When the agent may be asked to free memory. While it is being asked, and may be late, the machine is looked at all the same: a look
    *  after a kill by the kernel is what gives it room. */
   askAtMs: number;
+  /** When it was last asked nothing was killed. */
+  hadNothing: boolean;
 }
 
 /**
@@ -79,23 +83,24 @@ export class MemoryGuard {
     try {
       this.#look(entry, incarnation, nowMs);
     } catch (error) {
-      const watched = this.#watched.get(incarnation) ?? newlyWatched(0);
-      watched.lookAtMs = nowMs + ROUND_MAX_MS;
-      this.#watched.set(incarnation, watched);
       this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: entry.id, error });
     }
   }
 
   #look(entry: Entry, incarnation: Incarnation, nowMs: number): void {
+    const watched = this.#watchedOf(incarnation);
+    // Where it cannot be read now.
+    watched.lookAtMs = nowMs + ROUND_MAX_MS;
     const reading = incarnation.machine.memory();
     // It has just ended.
     if (reading === undefined) return;
     // What was killed before this server looked has been told, or nobody waits for it any more.
-    const watched = this.#watched.get(incarnation) ?? newlyWatched(reading.oomKills);
-    this.#watched.set(incarnation, watched);
-    const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
-    watched.lookAtMs = nowMs + lookAgainMs(spareBytes);
+    watched.oomKills ??= reading.oomKills;
     const killed = reading.oomKills - watched.oomKills;
+    const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
+    const againMs = lookAgainMs(spareBytes);
+    watched.lookAtMs =
+      nowMs + (watched.hadNothing && killed === 0 ? Math.max(LOOK_AFTER_NOTHING_MS, againMs) : againMs);
     if (killed > 0) {
       // To answer, the agent takes memory: at the limit that costs the next process its life.
       watched.untoldSinceMs ??= nowMs;
@@ -112,9 +117,17 @@ export class MemoryGuard {
         hasFreed = await this.#free(entry, incarnation);
       } finally {
         watched.askAtMs = performance.now() + (hasFreed ? AFTER_KILL_MS : AFTER_NOTHING_MS);
-        if (!hasFreed) watched.lookAtMs = watched.askAtMs;
+        watched.hadNothing = !hasFreed;
       }
     });
+  }
+
+  #watchedOf(incarnation: Incarnation): Watched {
+    const known = this.#watched.get(incarnation);
+    if (known !== undefined) return known;
+    const watched = { lookAtMs: 0, oomKills: undefined, untoldSinceMs: undefined, askAtMs: 0, hadNothing: false };
+    this.#watched.set(incarnation, watched);
+    return watched;
   }
 
   async #told(entry: Entry, { guest }: Incarnation, killed: number): Promise<void> {
@@ -139,10 +152,6 @@ export class MemoryGuard {
       }),
     );
   }
-}
-
-function newlyWatched(oomKills: number): Watched {
-  return { lookAtMs: 0, oomKills, untoldSinceMs: undefined, askAtMs: 0 };
 }
 
 /** What may still be used before the reserve is; the reserve is what a quick program takes until it is stopped. */

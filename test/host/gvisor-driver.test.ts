@@ -214,15 +214,19 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     const spec = await bench.spec(SMALL);
     const machine = await driver.boot(spec);
     const agent = await ready(bench, spec);
-    const bomb = agent.run(MEMORY_BOMB);
+    let hasEnded = false;
+    const bomb = agent.run(MEMORY_BOMB).finally(() => {
+      hasEnded = true;
+    });
     const moreBytes = (): number => {
       machine.memory();
       return bench.readLimits(spec.id).memoryBytes - SMALL.memoryBytes;
     };
     let more = moreBytes();
-    for (; more === 0; more = moreBytes()) await sleep(2);
+    for (; more === 0 && !hasEnded; more = moreBytes()) await sleep(2);
     assert.equal(more, ROOM_BYTES);
     await bomb;
+    assert.ok((await machine.stats()).oomKills > 0);
     await eventually(10_000, () => assert.equal(moreBytes(), 0));
     assert.equal((await agent.run("echo hello; sleep 0; echo again")).stdout, "hello\nagain");
     await machine.stop();

@@ -1,7 +1,7 @@
 import { readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError, type Resources } from "#domain";
-import { isGone } from "#lib/files";
+import { hasCode, isGone } from "#lib/files";
 import { readText, removeDir, subdirs } from "./files.ts";
 import { type CgroupMemory, type CgroupStats, type CgroupVersion, CPU_PERIOD_USEC, type Limits } from "./limits.ts";
 import { V1Hierarchies } from "./v1.ts";
@@ -48,7 +48,7 @@ export class Cgroups {
     try {
       this.#version.make(path);
     } catch (error) {
-      if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+      if (!hasCode(error, "EEXIST")) throw error;
       await this.remove(id);
       this.#version.make(path);
     }
@@ -87,10 +87,15 @@ export class Cgroups {
     }
   }
 
-  /** Sets the limit that memory and what of it is in swap share. Throws EBUSY when more is in use; where the kernel does not say that,
-   *  it ends processes. */
-  limitMemory(id: string, limitBytes: number): void {
-    this.#version.limitMemory(this.path(id), wholePages(limitBytes));
+  /** Sets the limit that memory and what of it is in swap share. False: more is in use, or the group is not there; no process is ended
+   *  for it. */
+  limitMemory(id: string, limitBytes: number): boolean {
+    try {
+      return this.#version.limitMemory(this.path(id), wholePages(limitBytes));
+    } catch (error) {
+      if (isGone(error)) return false;
+      throw error;
+    }
   }
 
   /** Moves what the machine holds out of memory, as far as the host has swap for it; returns how much went. Nothing is lost:

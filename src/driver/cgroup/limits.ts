@@ -13,8 +13,9 @@ export interface CgroupVersion {
   memory(path: string): CgroupMemory;
   /** Moves what the group's processes hold out of memory, as far as the host has swap for it. Takes a second for 500 MB. */
   reclaim(path: string): Promise<void>;
-  /** Has memory and swap together held to another limit. Throws EBUSY when more is in use. */
-  limitMemory(path: string, memoryBytes: number): void;
+  /** Has memory and swap together held to another limit. False: more is in use, file cache that cannot be dropped among it, and the
+   *  limit of both together is as before. */
+  limitMemory(path: string, memoryBytes: number): boolean;
   /** Has memory and swap together held to this, by what is in swap now. */
   share(path: string, memoryBytes: number): void;
 }

@@ -1,6 +1,7 @@
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
+import { hasCode } from "#lib/files";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
 import {
   type CgroupMemory,
@@ -106,14 +107,20 @@ export class V1Hierarchies implements CgroupVersion {
     await writeFile(`${memory}/memory.force_empty`, "0");
   }
 
-  limitMemory(path: string, memoryBytes: number): void {
+  limitMemory(path: string, memoryBytes: number): boolean {
     const memory = this.#dir("memory", path);
     const limit = `${memory}/memory.limit_in_bytes`;
     const both = `${memory}/memory.memsw.limit_in_bytes`;
     const files = existsSync(both) ? [limit, both] : [limit];
     // That of both is never less than that of memory alone.
     if (memoryBytes > readNumber(limit)) files.reverse();
-    for (const file of files) writeFileSync(file, String(memoryBytes));
+    try {
+      for (const file of files) writeFileSync(file, String(memoryBytes));
+    } catch (error) {
+      if (hasCode(error, "EBUSY")) return false;
+      throw error;
+    }
+    return true;
   }
 
   /** The kernel has one limit for both. */

@@ -1,6 +1,6 @@
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
-import { isMissing } from "#lib/files";
+import { hasCode, isMissing } from "#lib/files";
 import { readField, readFields, readNumber, readText, write } from "./files.ts";
 import {
   type CgroupMemory,
@@ -78,9 +78,15 @@ export class V2Hierarchy implements CgroupVersion {
     };
   }
 
-  limitMemory(path: string, memoryBytes: number): void {
+  limitMemory(path: string, memoryBytes: number): boolean {
     const dir = this.#mount + path;
-    setMemoryMax(dir, memoryBytes, Number(readText(`${dir}/memory.swap.current`) ?? 0));
+    const swappedBytes = Number(readText(`${dir}/memory.swap.current`) ?? 0);
+    const over = (): number => readNumber(`${dir}/memory.current`) + swappedBytes - memoryBytes;
+    // A limit below what is in use is taken, and processes are ended for it.
+    if (over() > 0) tryReclaim(dir, over());
+    if (over() > 0) return false;
+    setMemoryMax(dir, memoryBytes, swappedBytes);
+    return true;
   }
 
   /**
@@ -112,7 +118,7 @@ export class V2Hierarchy implements CgroupVersion {
       await writeFile(`${dir}/memory.reclaim`, String(heldBytes));
     } catch (error) {
       // Never all of it can go.
-      if (!isAgain(error) && !isMissing(error)) throw error;
+      if (!hasCode(error, "EAGAIN") && !isMissing(error)) throw error;
     } finally {
       await writeFile(swapMax, "0");
     }
@@ -124,6 +130,11 @@ function setMemoryMax(dir: string, memoryBytes: number, swappedBytes: number): v
   writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - swappedBytes)));
 }
 
-function isAgain(error: unknown): boolean {
-  return error instanceof Error && "code" in error && error.code === "EAGAIN";
+/** Has the kernel drop file cache, as far as it can. */
+function tryReclaim(dir: string, bytes: number): void {
+  try {
+    writeFileSync(`${dir}/memory.reclaim`, String(bytes));
+  } catch (error) {
+    if (!hasCode(error, "EAGAIN") && !isMissing(error)) throw error;
+  }
 }

@@ -62,7 +62,6 @@ class FirecrackerDriver implements Driver {
     this.name = kind === "pvm" ? "firecracker-pvm" : "firecracker";
     this.version = version;
     this.capabilities = {
-      monotonicJumps: false,
       clonesShareUserRandomness: true,
       incrementalMemory: kind === "kvm",
       limitsKeptBy: "guest",
