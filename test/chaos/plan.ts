@@ -150,6 +150,7 @@ export const SHORT: readonly Plan[] = [
   ...diesIn("wake", "thaw.awake"),
   { operation: "pause-kept", orders: [{ point: "copy.kept", kill: ["runtime"] }] },
   { operation: "rest", orders: [{ point: "reclaim.room", kill: ["aenvd"], delayMs: 20 }] },
+  ...diesIn("rest", "reclaim.returned"),
   ...diesIn("upgrade-ready", "clone.released"),
 ];
 

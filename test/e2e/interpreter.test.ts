@@ -164,7 +164,11 @@ display({"application/vnd.own": 5}, raw=True)
         await assert.rejects(sandbox.runCode(STUBBORN, { timeoutMs: 300 }), /Execution timed out/);
         assert.equal((await sandbox.runCode("kept", { timeoutMs: 20_000 })).text, "5");
         // One that only waits for its turn is not run at all.
-        const long = sandbox.runCode("time.sleep(0.6); 'long'");
+        const begun = Promise.withResolvers<void>();
+        const long = sandbox.runCode("print('begun', flush=True); time.sleep(0.6); 'long'", {
+          onStdout: () => begun.resolve(),
+        });
+        await begun.promise;
         await assert.rejects(sandbox.runCode("kept = 6", { timeoutMs: 300 }), /Execution timed out/);
         assert.equal((await long).text, "long");
         assert.equal((await sandbox.runCode("kept")).text, "5");

@@ -328,9 +328,13 @@ async function unwrittenBytes(file: string): Promise<number | undefined> {
 /** Kills the program that captures a machine into this folder, once there is something in it. */
 async function killSave(dir: string): Promise<void> {
   const pages = `${dir}/pages.img`;
+  // To look for it takes longer than what it does from its first byte on.
+  const pid = await eventually(10_000, () => {
+    const found = processIds().find((each) => commandLine(each).includes(`-dir=${dir}`));
+    assert.ok(found !== undefined, "nothing captures");
+    return found;
+  });
   while (!existsSync(pages) || statSync(pages).size === 0) await sleep(1);
-  const pid = processIds().find((each) => commandLine(each).includes(`-dir=${dir}`));
-  assert.ok(pid !== undefined, "it is over already");
   process.kill(pid, "SIGKILL");
 }
 
