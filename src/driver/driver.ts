@@ -7,8 +7,8 @@ import type { ByteRange } from "#lib/disk-files";
  * Life of a machine. It is **booted** from an image once per template (the agent is its pid 1), **checkpointed** into a
  * folder, and from then on **restored** from such folders, any number of times, in any slot. A running machine can be
  * **paused** and **resumed** by the runtime itself in about a millisecond (its memory stays), checkpointed with or without
- * going on, and **stopped**. Of its disk alone a checkpoint can be made too: the image is booted with it. What a driver gets are local files the orchestrator prepared; it never sees the store, the
- * catalog or a name.
+ * going on, and **stopped**. Of its disk alone a checkpoint can be made too: the image is booted with it. What a driver gets
+ * are local files the orchestrator prepared; it never sees the store, the catalog or a name.
  *
  * Identity. A machine's id is sandbox id + generation, of one fixed length, and is never used twice. The driver makes,
  * fills, reads back and removes the machine's cgroup.

@@ -60,16 +60,12 @@ export class V1Hierarchies implements CgroupVersion {
   }
 
   fill(path: string, limits: Limits): LimitReading[] {
-    const memory = this.#dir("memory", path);
     const readings: LimitReading[] = [];
     const set = (file: string, value: number): void => {
       write(file, String(value));
       readings.push({ file, wanted: String(value), found: readText(file) ?? "" });
     };
-    set(`${memory}/memory.limit_in_bytes`, limits.memoryBytes);
-    // Memory and swap together: there only where the kernel counts swap.
-    const swap = `${memory}/memory.memsw.limit_in_bytes`;
-    if (existsSync(swap)) set(swap, limits.memoryBytes);
+    for (const file of this.#memoryLimits(path)) set(file, limits.memoryBytes);
     set(`${this.#dir("cpu", path)}/cpu.cfs_period_us`, CPU_PERIOD_USEC);
     set(`${this.#dir("cpu", path)}/cpu.cfs_quota_us`, limits.cpuQuotaUsec);
     set(`${this.#dir("pids", path)}/pids.max`, limits.pidsMax);
@@ -108,12 +104,10 @@ export class V1Hierarchies implements CgroupVersion {
   }
 
   limitMemory(path: string, memoryBytes: number): boolean {
-    const memory = this.#dir("memory", path);
-    const limit = `${memory}/memory.limit_in_bytes`;
-    const both = `${memory}/memory.memsw.limit_in_bytes`;
-    const files = existsSync(both) ? [limit, both] : [limit];
+    const files = this.#memoryLimits(path);
+    const [alone = ""] = files;
     // That of both is never less than that of memory alone.
-    if (memoryBytes > readNumber(limit)) files.reverse();
+    if (memoryBytes > readNumber(alone)) files.reverse();
     try {
       for (const file of files) writeFileSync(file, String(memoryBytes));
     } catch (error) {
@@ -125,6 +119,13 @@ export class V1Hierarchies implements CgroupVersion {
 
   /** The kernel has one limit for both. */
   share(): void {}
+
+  /** Memory's alone, then that of memory and swap together, which is there only where the kernel counts swap. */
+  #memoryLimits(path: string): string[] {
+    const dir = this.#dir("memory", path);
+    const both = `${dir}/memory.memsw.limit_in_bytes`;
+    return [`${dir}/memory.limit_in_bytes`, ...(existsSync(both) ? [both] : [])];
+  }
 
   #dir(controller: string, path: string): string {
     return `${this.#mounts.get(controller)}${path}`;

@@ -108,10 +108,11 @@ export class Bench implements AsyncDisposable {
 
   /** Another server on this machine. What the last one was doing is as if it had been killed: its objects are forgotten. */
   async start(): Promise<void> {
+    await this.#life.settled();
     this.slots.forget();
     const life = new Life();
     this.#life = life;
-    const driver = life.hold(this.#driver());
+    const driver = life.hold(this.#driver(), ["boot", "restore"]);
     const entries = new Entries();
     const telemetry = await Telemetry.open(this.paths.telemetry, Date.now);
     const collector = new Collector({ telemetry, entries, logger: silentLogger });
