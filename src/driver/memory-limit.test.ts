@@ -12,31 +12,36 @@ import { MemoryLimit, ROOM_BYTES } from "./memory-limit.ts";
 const LIMIT_BYTES = 256 * MIB;
 
 for (const version of ["v1", "v2"] as const) {
-  test(`${version}: after a kill the limit is higher until the memory is back, and so it is taken over from another server`, () => {
+  test(`${version}: after a kill the limit is higher until the memory is back, and so it is taken over from another server`, (t) => {
     const root = mkdtempSync(join(tmpdir(), "aenv-limit-"));
     try {
       const dir = join(root, "memory/m");
       mkdirSync(dir, { recursive: true });
-      let cacheBytes = 0;
+      let [cacheBytes, swappedBytes] = [0, 0];
+      let nowMs = 0;
+      t.mock.method(performance, "now", () => nowMs);
       const set = (usedBytes: number, kills: number): void => {
         writeFileSync(join(dir, "memory.stat"), `anon 1\nactive_file ${cacheBytes}\ntotal_active_file ${cacheBytes}\n`);
         for (const name of ["memory.current", "memory.usage_in_bytes"])
-          writeFileSync(join(dir, name), `${usedBytes + cacheBytes}\n`);
+          writeFileSync(join(dir, name), `${usedBytes + cacheBytes - swappedBytes}\n`);
+        writeFileSync(join(dir, "memory.swap.current"), `${swappedBytes}\n`);
         for (const name of ["memory.events", "memory.oom_control"])
           writeFileSync(join(dir, name), `oom_kill ${kills}\n`);
       };
       const limits = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"];
       for (const name of limits) writeFileSync(join(dir, name), String(LIMIT_BYTES + ROOM_BYTES));
+      for (const name of ["memory.swap.max", "memory.reclaim"]) writeFileSync(join(dir, name), "0");
       const cgroups = new Cgroups(
         version === "v2" ? new V2Hierarchy(root) : new V1Hierarchies(v1Mounts(root)),
         "/memory",
       );
       let machine = new MemoryLimit(cgroups, "m", LIMIT_BYTES);
+      const number = (name: string): number => Number(readFileSync(join(dir, name), "utf8"));
       const room = (usedBytes: number, kills: number): number[] => {
         set(usedBytes, kills);
         assert.deepEqual(machine.read(), { usedBytes, oomKills: kills });
         const kept = version === "v2" ? limits.slice(2) : limits.slice(0, 2);
-        return [...new Set(kept.map((name) => Number(readFileSync(join(dir, name), "utf8")) - LIMIT_BYTES))];
+        return [...new Set(kept.map((name) => number(name) + swappedBytes - LIMIT_BYTES))];
       };
       const full = LIMIT_BYTES - ROOM_BYTES + 1;
       // What it finds: kills that are over, and no memory yet; then there is some.
@@ -51,9 +56,18 @@ for (const version of ["v1", "v2"] as const) {
       // A lower limit is no reason for the kernel to end a process: first it is to drop file cache.
       cacheBytes = 2 * ROOM_BYTES;
       assert.deepEqual(room(full - 1, 1), [ROOM_BYTES]);
-      assert.equal(Number(readFileSync(join(dir, "memory.reclaim"), "utf8")), ROOM_BYTES);
+      assert.equal(number("memory.reclaim"), ROOM_BYTES);
+      // It is not asked at each look.
       cacheBytes = ROOM_BYTES;
+      nowMs += 900;
+      assert.deepEqual(room(full - 1, 1), [ROOM_BYTES]);
+      nowMs += 100;
       assert.deepEqual(room(full - 1, 1), [0]);
+      // Room is given whatever is in use, and memory and swap share it.
+      [cacheBytes, swappedBytes] = [2 * ROOM_BYTES, 8 * MIB];
+      assert.deepEqual(room(full, 2), [ROOM_BYTES]);
+      cacheBytes = ROOM_BYTES;
+      assert.deepEqual([room(full - 1, 2), number("memory.swap.max")], [[0], swappedBytes]);
     } finally {
       rmSync(root, { recursive: true });
     }

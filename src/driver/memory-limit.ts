@@ -4,6 +4,8 @@ import type { MemoryReading } from "./driver.ts";
 
 /** What the runtime takes until it has given back what a killed program held, and more. */
 export const ROOM_BYTES = 16 * MIB;
+/** After a limit could not be lowered: the server waits while the kernel looks for what can be dropped. */
+const LOWER_AGAIN_MS = 1_000;
 
 /**
  * The limit that a machine's cgroup is held to. When the host's kernel has killed a program for it, nothing is free yet: what that held
@@ -17,8 +19,10 @@ export class MemoryLimit {
   readonly #cgroup: string;
   /** As at the last look. Kills that a server before this one has seen cost a look more until the limit is the lower one. */
   #oomKills = 0;
-  /** The most that the limit may be higher by now: a server before this one may have ended while it was. */
+  /** How much higher the limit is. Before it has been lowered once that is the most it may be: a server before this one may have ended
+   *  while it was. */
   #roomBytes = ROOM_BYTES;
+  #lowerAtMs = 0;
 
   constructor(cgroups: Cgroups, cgroup: string, limitBytes: number) {
     this.#cgroups = cgroups;
@@ -26,22 +30,26 @@ export class MemoryLimit {
     this.#limitBytes = limitBytes;
   }
 
-  /** What the cgroup is held to now. */
-  get heldToBytes(): number {
-    return this.#limitBytes + this.#roomBytes;
-  }
-
   /** undefined: the machine has ended. */
   read(): MemoryReading | undefined {
-    const reading = this.#cgroups.memory(this.#cgroup, this.heldToBytes);
+    const reading = this.#cgroups.memory(this.#cgroup, this.#limitBytes + this.#roomBytes);
     if (reading === undefined) return undefined;
-    if (reading.oomKills > this.#oomKills) this.#giveRoom(ROOM_BYTES);
-    else if (this.#roomBytes > 0 && reading.usedBytes + ROOM_BYTES <= this.#limitBytes) this.#giveRoom(0);
-    this.#oomKills = reading.oomKills;
+    const { usedBytes, oomKills } = reading;
+    const nowMs = performance.now();
+    if (oomKills > this.#oomKills) {
+      this.#oomKills = oomKills;
+      this.#giveRoom(ROOM_BYTES);
+    } else if (this.#roomBytes > 0 && usedBytes + ROOM_BYTES <= this.#limitBytes && nowMs >= this.#lowerAtMs) {
+      // By an error, too.
+      this.#lowerAtMs = nowMs + LOWER_AGAIN_MS;
+      if (this.#giveRoom(0)) this.#lowerAtMs = 0;
+    }
     return reading;
   }
 
-  #giveRoom(bytes: number): void {
-    if (this.#cgroups.limitMemory(this.#cgroup, this.#limitBytes + bytes)) this.#roomBytes = bytes;
+  #giveRoom(bytes: number): boolean {
+    const isSet = this.#cgroups.limitMemory(this.#cgroup, this.#limitBytes + bytes);
+    if (isSet) this.#roomBytes = bytes;
+    return isSet;
   }
 }

@@ -87,7 +87,9 @@ export abstract class ProcessMachine implements Machine {
   }
 
   async reclaim(): Promise<void> {
-    await this.#cgroups.reclaim(this.#cgroup, this.#memory?.heldToBytes);
+    await this.#cgroups.reclaim(this.#cgroup);
+    // What is in swap now counts against its limit.
+    this.memory();
   }
 
   async bringBackRuntime(): Promise<void> {}

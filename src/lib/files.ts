@@ -62,7 +62,7 @@ export function ignoreMissing(error: unknown): undefined {
 /** True when a full disk, or a full quota, is behind an error. */
 export function isDiskFull(error: unknown): boolean {
   if (!(error instanceof Error)) return false;
-  if ("code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT")) return true;
+  if (hasCode(error, "ENOSPC", "EDQUOT")) return true;
   return isDiskFull(error.cause) || (error instanceof AggregateError && error.errors.some(isDiskFull));
 }
 

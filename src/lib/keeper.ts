@@ -3,6 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { Keeper as KeeperService } from "#gen/aenv/keeper/v1/keeper_pb.js";
+import { hasCode } from "./files.ts";
 import { Semaphore } from "./mutex.ts";
 import { startTicks as currentTicks } from "./proc.ts";
 import {
@@ -156,8 +157,7 @@ class ConnectedKeeper implements Keeper {
 }
 
 function neverArrived(error: ConnectError): boolean {
-  const { cause } = error;
-  return cause instanceof Error && "code" in cause && (cause.code === "ECONNREFUSED" || cause.code === "ENOENT");
+  return hasCode(error.cause, "ECONNREFUSED", "ENOENT");
 }
 
 interface Awaited {

@@ -1,4 +1,5 @@
 import { type FileHandle, open, readFile } from "node:fs/promises";
+import { hasCode } from "./files.ts";
 
 /** Where pages are larger, as they may be on arm64, other pages than those in swap are read, which does no harm. */
 const PAGE_BYTES = 4096;
@@ -37,7 +38,7 @@ async function unlessUnmapped(reading: Promise<unknown>): Promise<void> {
   try {
     await reading;
   } catch (error) {
-    if (!(error instanceof Error && "code" in error && error.code === "EIO")) throw error;
+    if (!hasCode(error, "EIO")) throw error;
   }
 }
 

@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
-import { test } from "node:test";
-import { setTimeout as sleep } from "node:timers/promises";
+import { type TestContext, test } from "node:test";
 import { MIB, type SandboxId } from "#domain";
 import type { MemoryReading } from "#driver";
 import { silentLogger } from "#lib/log";
@@ -10,6 +9,9 @@ import { lookAgainMs, MemoryGuard, spareOf } from "./memory-guard.ts";
 import type { SandboxRecord } from "./record.ts";
 
 const LIMIT_BYTES = 256 * MIB;
+const EMPTY: MemoryReading = { usedBytes: 0, oomKills: 7 };
+const FULL: MemoryReading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
+const FULL_AFTER_KILL: MemoryReading = { ...FULL, oomKills: 8 };
 
 test("the reserve is an eighth of the limit, within bounds; the nearer to it, the sooner the next look", () => {
   const spareMib = (limitMib: number) => spareOf({ usedBytes: 0, oomKills: 0 }, limitMib * MIB) / MIB;
@@ -20,151 +22,218 @@ test("the reserve is an eighth of the limit, within bounds; the nearer to it, th
   assert.ok(lookAgainMs(512 * MIB) <= 260);
 });
 
-test("one kill at a time near the limit, also while a snapshot is made; the kernel's own are told, those from before are not", async () => {
-  await using watched = new WatchedSandbox();
-  await sleep(150);
+test("one kill at a time near the limit, also while a snapshot is made; the kernel's own are told, those from before are not", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1");
+  await guarded.pass(150);
   assert.deepEqual(watched.said, []);
-  watched.reading = { usedBytes: LIMIT_BYTES - 20 * MIB, oomKills: 7 };
-  await watched.saidCount(1);
-  await sleep(200);
+  watched.reading = { ...FULL, usedBytes: LIMIT_BYTES - 20 * MIB };
+  await guarded.pass(400);
   assert.deepEqual(watched.said, ["free k"]);
   watched.entry.update({ state: "snapshotting" });
-  watched.reading = { usedBytes: 0, oomKills: 9 };
-  await watched.saidCount(2);
+  watched.reading = { ...EMPTY, oomKills: 9 };
+  await guarded.pass(150);
   assert.deepEqual(watched.said, ["free k", "host 2 k"]);
 });
 
-test("the agent is told of the kernel's kills once their memory is back, or after a while; until then nothing else is asked of it", async () => {
-  await using watched = new WatchedSandbox();
-  await sleep(150);
-  for (const [round, isBack] of [true, false].entries()) {
-    watched.said.length = 0;
-    const killedAtMs = performance.now();
-    watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 8 + round };
-    if (isBack) {
-      await watched.looked(5);
-      assert.deepEqual(watched.said, []);
-      watched.reading = { usedBytes: 0, oomKills: 8 + round };
-    }
-    await watched.saidCount(isBack ? 1 : 2);
-    assert.deepEqual(watched.said, isBack ? ["host 1 k"] : ["host 1 k", "free k"]);
-    assert.ok(isBack || performance.now() - killedAtMs >= 200);
-  }
-});
-
-test("a machine is looked at while its agent, which is late, is asked to free memory: once", async () => {
-  await using watched = new WatchedSandbox();
-  watched.answerMs = 300;
-  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
-  await watched.saidCount(1);
-  const before = watched.looks;
-  await sleep(200);
-  assert.ok(watched.looks - before >= 5, `${watched.looks - before} looks`);
-  assert.deepEqual(watched.said, ["free k"]);
-});
-
-test("a machine that could not be looked at while its agent was asked has it asked again", async () => {
-  await using watched = new WatchedSandbox();
-  watched.answerMs = 200;
-  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
-  await watched.saidCount(1);
-  watched.isUnreadable = true;
-  await sleep(300);
-  watched.isUnreadable = false;
-  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
-  await watched.saidCount(2);
-  assert.deepEqual(watched.said, ["free k", "free k"]);
-});
-
-test("a kill by the kernel while the agent finds nothing to kill is seen at once, and told", async () => {
-  await using watched = new WatchedSandbox();
-  watched.victim = undefined;
-  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 7 };
-  await watched.saidCount(1);
-  await sleep(150);
-  const before = watched.looks;
-  watched.reading = { usedBytes: LIMIT_BYTES, oomKills: 8 };
-  await watched.saidCount(2);
-  assert.deepEqual(watched.said, ["free k", "host 1 k"]);
-  assert.ok(watched.looks - before >= 5, `${watched.looks - before} looks`);
-});
-
-test("kills from before a machine could first be read are not told", async () => {
-  await using watched = new WatchedSandbox();
-  watched.isUnreadable = true;
-  await watched.looked(1);
-  watched.isUnreadable = false;
-  await watched.looked(2);
-  watched.reading = { usedBytes: 0, oomKills: 8 };
-  await watched.saidCount(1);
+test("the agent is told of the kernel's kills once their memory is back; until then nothing else is asked of it", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1");
+  await guarded.pass(150);
+  watched.reading = FULL_AFTER_KILL;
+  await guarded.pass(150);
+  assert.deepEqual(watched.said, []);
+  watched.reading = { ...EMPTY, oomKills: 8 };
+  await guarded.pass(10);
   assert.deepEqual(watched.said, ["host 1 k"]);
 });
 
-/** A sandbox under a guard, beside one that cannot be looked at: it keeps nobody from looking at the other. */
-class WatchedSandbox implements AsyncDisposable {
+test("the agent is told of the kernel's kills after a while, though their memory is not back", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.victim = undefined;
+  await guarded.pass(150);
+  watched.said.length = 0;
+  watched.reading = FULL_AFTER_KILL;
+  await guarded.pass(195);
+  assert.deepEqual(watched.said, []);
+  // The end of a killed command waits 300 ms for that word.
+  await guarded.pass(30);
+  assert.deepEqual(watched.said, ["host 1 k"]);
+});
+
+test("a machine is looked at while its agent, which is late, is asked to free memory: once", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.answerMs = 300;
+  await guarded.pass(100);
+  assert.equal(await guarded.looks(watched, 200), 100);
+  assert.deepEqual(watched.said, ["free k"]);
+});
+
+test("a machine that could not be looked at while its agent was asked has it asked again", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.answerMs = 200;
+  await guarded.pass(100);
+  watched.isUnreadable = true;
+  await guarded.pass(300);
+  watched.isUnreadable = false;
+  watched.reading = FULL;
+  await guarded.pass(110);
+  assert.deepEqual(watched.said, ["free k", "free k"]);
+});
+
+test("a machine in which the agent finds nothing to kill may stay so, and is looked at less often until anything changes", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.victim = undefined;
+  await guarded.pass(200);
+  assert.equal(await guarded.looks(watched, 200), 20);
+  // A kill by the kernel is seen all the same, and the memory that comes back.
+  watched.reading = FULL_AFTER_KILL;
+  await guarded.pass(10);
+  assert.equal(await guarded.looks(watched, 100), 50);
+  watched.reading = { ...EMPTY, oomKills: 8 };
+  await guarded.pass(10);
+  assert.deepEqual(watched.said, ["free k", "host 1 k"]);
+  // What fills it next may be worth killing.
+  await guarded.pass(100);
+  watched.answerMs = 5_000;
+  watched.reading = FULL_AFTER_KILL;
+  await guarded.pass(200);
+  assert.equal(await guarded.looks(watched, 200), 100);
+});
+
+test("an agent that does not answer has not said that there is nothing to kill", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.isDeaf = true;
+  await guarded.pass(200);
+  assert.equal(await guarded.looks(watched, 200), 100);
+  assert.deepEqual(watched.said, ["free k"]);
+  await guarded.pass(1_000);
+  assert.deepEqual(watched.said, ["free k", "free k"]);
+});
+
+test("kills from before a machine could first be read are not told", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1");
+  watched.isUnreadable = true;
+  await guarded.pass(150);
+  watched.isUnreadable = false;
+  await guarded.pass(150);
+  watched.reading = { ...EMPTY, oomKills: 8 };
+  await guarded.pass(150);
+  assert.deepEqual(watched.said, ["host 1 k"]);
+});
+
+test("however many machines are near their limits, looking at them takes a tenth of the time, and each has its turn", async (t) => {
+  await using guarded = new Guarded(t);
+  const all = Array.from({ length: 20 }, (_, at) => guarded.add(`i${at}`, { reading: FULL, lookMs: 1 }));
+  for (const watched of all) watched.answerMs = 5_000;
+  await guarded.pass(150);
+  const before = all.map((watched) => watched.looks);
+  await guarded.pass(2_000);
+  const counts = all.map((watched, at) => watched.looks - (before[at] ?? 0));
+  assert.ok(
+    counts.every((count) => count >= 9 && count <= 11),
+    `${counts}`,
+  );
+});
+
+/** Machines under a guard, with a clock of their own, beside one that cannot be looked at: it keeps nobody from looking at the others. */
+class Guarded implements AsyncDisposable {
+  readonly #entries = new Entries();
+  readonly #guard: MemoryGuard;
+  readonly #tick: (ms: number) => void;
+  nowMs = 0;
+
+  constructor(t: TestContext) {
+    t.mock.timers.enable({ apis: ["setTimeout"] });
+    t.mock.method(performance, "now", () => this.nowMs);
+    this.#tick = (ms) => t.mock.timers.tick(ms);
+    this.add("broken").isUnreadable = true;
+    this.#guard = new MemoryGuard({ entries: this.#entries, logger: silentLogger });
+  }
+
+  add(id: string, options: { reading?: MemoryReading; lookMs?: number } = {}): Watched {
+    const watched = new Watched(this, id as SandboxId, options);
+    this.#entries.add(watched.entry);
+    return watched;
+  }
+
+  async pass(ms: number): Promise<void> {
+    const untilMs = this.nowMs + ms;
+    while (this.nowMs < untilMs) {
+      this.nowMs += 1;
+      this.#tick(1);
+      // What was waited for goes on.
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    }
+  }
+
+  async looks(watched: Watched, withinMs: number): Promise<number> {
+    const before = watched.looks;
+    await this.pass(withinMs);
+    return watched.looks - before;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const closed = this.#guard.close();
+    await this.pass(5_000);
+    await closed;
+  }
+}
+
+class Watched {
+  readonly entry: Entry;
   /** As the machine reads now. */
-  reading: MemoryReading | undefined = { usedBytes: 0, oomKills: 7 };
+  reading: MemoryReading;
   /** What the agent has been asked and told, with the key. */
   readonly said: string[] = [];
-  readonly entry: Entry;
   /** How long the agent takes to free memory. */
   answerMs = 50;
+  isDeaf = false;
   /** What it kills then. */
   victim: { pid: number; name: string; others: number; bytes: number } | undefined = {
-    ...{ pid: 9, name: "bomb", others: 0, bytes: LIMIT_BYTES },
+    pid: 9,
+    name: "bomb",
+    others: 0,
+    bytes: LIMIT_BYTES,
   };
   looks = 0;
   isUnreadable = false;
-  readonly #guard: MemoryGuard;
 
-  constructor() {
+  constructor(
+    clock: { nowMs: number },
+    id: SandboxId,
+    { reading = EMPTY, lookMs = 0 }: { reading?: MemoryReading; lookMs?: number },
+  ) {
+    this.reading = reading;
+    this.entry = new Entry({
+      initKey: "k",
+      sandbox: { id, state: "running", spec: { resources: { memoryBytes: LIMIT_BYTES } } },
+    } as SandboxRecord);
+    const memory = (): MemoryReading => {
+      clock.nowMs += lookMs;
+      this.looks += 1;
+      if (this.isUnreadable) throw new Error("as the test wants");
+      return this.reading;
+    };
     const guest = {
       freeMemory: async (key: string) => {
         this.said.push(`free ${key}`);
-        await sleep(this.answerMs);
-        if (this.victim !== undefined) this.reading = { usedBytes: 0, oomKills: this.reading?.oomKills ?? 0 };
+        // That of `node:timers/promises` would be a real one.
+        await new Promise((resolve) => setTimeout(resolve, this.answerMs));
+        if (this.isDeaf) throw new Error("as the test wants");
+        if (this.victim !== undefined) this.reading = { ...this.reading, usedBytes: 0 };
         return this.victim;
       },
       hostKilled: async (count: number, key: string) => {
         this.said.push(`host ${count} ${key}`);
       },
     };
-    this.entry = new Entry({
-      initKey: "k",
-      sandbox: { id: "i1", state: "running", spec: { resources: { memoryBytes: LIMIT_BYTES } } },
-    } as SandboxRecord);
-    const look = (): MemoryReading | undefined => {
-      this.looks += 1;
-      if (this.isUnreadable) throw new Error("as the test wants");
-      return this.reading;
-    };
-    this.entry.incarnation = { machine: { memory: look }, guest } as unknown as Incarnation;
-    const broken = new Entry({
-      ...this.entry.record,
-      sandbox: { ...this.entry.sandbox, id: "i0" as SandboxId },
-    });
-    const memory = (): never => {
-      throw new Error("as the test wants");
-    };
-    broken.incarnation = { machine: { memory }, guest } as unknown as Incarnation;
-    const entries = new Entries();
-    entries.add(broken);
-    entries.add(this.entry);
-    this.#guard = new MemoryGuard({ entries, logger: silentLogger });
-  }
-
-  async saidCount(count: number): Promise<void> {
-    for (let tries = 0; this.said.length < count && tries < 300; tries += 1) await sleep(10);
-  }
-
-  /** So many times more. */
-  async looked(times: number): Promise<void> {
-    const until = this.looks + times;
-    for (let tries = 0; this.looks < until && tries < 3000; tries += 1) await sleep(1);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.reading = undefined;
-    await this.#guard.close();
+    this.entry.incarnation = { machine: { memory }, guest } as unknown as Incarnation;
   }
 }

@@ -17,6 +17,10 @@ const AFTER_KILL_MS = 100;
 const AFTER_NOTHING_MS = 1_000;
 /** Such a machine may stay near its limit for hours, and each look costs a hundredth of this. */
 const LOOK_AFTER_NOTHING_MS = 10;
+/** All looks together take at most one part in so many of the server's time, and those of one round no longer than this: guests can
+ *  bring about that many are due. Whoever was due first is looked at first. */
+const TIME_PARTS = 10;
+const ROUND_BUDGET_MS = 5;
 /** For the agent to be told of the kernel's kills all the same: the end of a killed command waits 300 ms for that word. */
 const UNTOLD_MAX_MS = 200;
 const RESERVE_MIN_BYTES = 16 * MIB;
@@ -31,8 +35,14 @@ interface Watched {
   /** When the agent may be asked to free memory. While it is being asked, and may be late, the machine is looked at all the same: a look
    *  after a kill by the kernel is what gives it room. */
   askAtMs: number;
-  /** When it was last asked nothing was killed. */
-  hadNothing: boolean;
+  /** Since it was last asked, as it said that there is nothing to kill. */
+  hasNothing: boolean;
+}
+
+interface AtWork {
+  readonly entry: Entry;
+  readonly incarnation: Incarnation;
+  readonly watched: Watched;
 }
 
 /**
@@ -64,31 +74,41 @@ export class MemoryGuard {
   }
 
   #round(): void {
-    const nowMs = performance.now();
-    let nextMs = nowMs + ROUND_MAX_MS;
+    const beganMs = performance.now();
+    const all = [...this.#atWork()];
+    const due = all.filter(({ watched }) => watched.lookAtMs <= beganMs);
+    due.sort((one, other) => one.watched.lookAtMs - other.watched.lookAtMs);
+    let nowMs = beganMs;
+    for (const each of due) {
+      if (nowMs - beganMs >= ROUND_BUDGET_MS) break;
+      this.#tryLook(each, nowMs);
+      nowMs = performance.now();
+    }
+    const lookAtMs = all.reduce((first, { watched }) => Math.min(first, watched.lookAtMs), nowMs + ROUND_MAX_MS);
+    // One that took longer was kept from the processor, mostly.
+    const restMs = Math.min(nowMs - beganMs, ROUND_BUDGET_MS) * (TIME_PARTS - 1);
+    if (!this.#closed) this.#timer = setTimeout(() => this.#round(), Math.max(1, lookAtMs - nowMs, restMs));
+  }
+
+  *#atWork(): Generator<AtWork> {
     for (const entry of this.#entries.all()) {
       const { incarnation } = entry;
       // While a snapshot's files are synced its sandbox is long at work again.
       const isAtWork = entry.state === "running" || entry.state === "snapshotting";
-      if (incarnation === undefined || !isAtWork) continue;
-      const watched = this.#watched.get(incarnation);
-      if (watched === undefined || watched.lookAtMs <= nowMs) this.#tryLook(entry, incarnation, nowMs);
-      nextMs = Math.min(nextMs, this.#watched.get(incarnation)?.lookAtMs ?? nextMs);
+      if (incarnation !== undefined && isAtWork) yield { entry, incarnation, watched: this.#watchedOf(incarnation) };
     }
-    if (!this.#closed) this.#timer = setTimeout(() => this.#round(), Math.max(1, nextMs - nowMs));
   }
 
   /** One that cannot be looked at keeps nobody from looking at the others. */
-  #tryLook(entry: Entry, incarnation: Incarnation, nowMs: number): void {
+  #tryLook(sandbox: AtWork, nowMs: number): void {
     try {
-      this.#look(entry, incarnation, nowMs);
+      this.#look(sandbox, nowMs);
     } catch (error) {
-      this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: entry.id, error });
+      this.#logger.warn("the memory of a sandbox could not be looked at", { sandboxId: sandbox.entry.id, error });
     }
   }
 
-  #look(entry: Entry, incarnation: Incarnation, nowMs: number): void {
-    const watched = this.#watchedOf(incarnation);
+  #look({ entry, incarnation, watched }: AtWork, nowMs: number): void {
     // Where it cannot be read now.
     watched.lookAtMs = nowMs + ROUND_MAX_MS;
     const reading = incarnation.machine.memory();
@@ -98,9 +118,8 @@ export class MemoryGuard {
     watched.oomKills ??= reading.oomKills;
     const killed = reading.oomKills - watched.oomKills;
     const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
-    const againMs = lookAgainMs(spareBytes);
-    watched.lookAtMs =
-      nowMs + (watched.hadNothing && killed === 0 ? Math.max(LOOK_AFTER_NOTHING_MS, againMs) : againMs);
+    if (spareBytes > 0) watched.hasNothing = false;
+    watched.lookAtMs = nowMs + (watched.hasNothing && killed === 0 ? LOOK_AFTER_NOTHING_MS : lookAgainMs(spareBytes));
     if (killed > 0) {
       // To answer, the agent takes memory: at the limit that costs the next process its life.
       watched.untoldSinceMs ??= nowMs;
@@ -111,13 +130,14 @@ export class MemoryGuard {
     }
     if (spareBytes > 0 || nowMs < watched.askAtMs) return;
     watched.askAtMs = Number.POSITIVE_INFINITY;
+    watched.hasNothing = false;
     this.#do(entry, async () => {
       let hasFreed = false;
       try {
         hasFreed = await this.#free(entry, incarnation);
+        watched.hasNothing = !hasFreed;
       } finally {
         watched.askAtMs = performance.now() + (hasFreed ? AFTER_KILL_MS : AFTER_NOTHING_MS);
-        watched.hadNothing = !hasFreed;
       }
     });
   }
@@ -125,7 +145,7 @@ export class MemoryGuard {
   #watchedOf(incarnation: Incarnation): Watched {
     const known = this.#watched.get(incarnation);
     if (known !== undefined) return known;
-    const watched = { lookAtMs: 0, oomKills: undefined, untoldSinceMs: undefined, askAtMs: 0, hadNothing: false };
+    const watched = { lookAtMs: 0, oomKills: undefined, untoldSinceMs: undefined, askAtMs: 0, hasNothing: false };
     this.#watched.set(incarnation, watched);
     return watched;
   }

@@ -1,5 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { AenvError, type ErrorKind } from "#domain";
+import { hasCode } from "#lib/files";
 
 const KINDS: Partial<Record<Code, ErrorKind>> = {
   [Code.InvalidArgument]: "invalid",
@@ -29,12 +30,10 @@ export async function call<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-const LOST = new Set(["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "UND_ERR_SOCKET"]);
+const LOST = ["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "UND_ERR_SOCKET"];
 
 function isConnectionLoss(error: unknown): boolean {
-  const connect = ConnectError.from(error);
-  const cause = connect.cause;
-  return cause instanceof Error && "code" in cause && typeof cause.code === "string" && LOST.has(cause.code);
+  return hasCode(ConnectError.from(error).cause, ...LOST);
 }
 
 function translate(error: unknown): AenvError {

@@ -228,7 +228,10 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     await bomb;
     assert.ok((await machine.stats()).oomKills > 0);
     await eventually(10_000, () => assert.equal(moreBytes(), 0));
-    assert.equal((await agent.run("echo hello; sleep 0; echo again")).stdout, "hello\nagain");
+    // Seldom, one that was just being started has lost its life too.
+    await eventually(10_000, async () =>
+      assert.equal((await agent.run("echo hello; sleep 0; echo again")).stdout, "hello\nagain"),
+    );
     await machine.stop();
     agent.close();
   });

@@ -117,6 +117,18 @@ async function makeRoom(): Promise<SwapFiles> {
   return files;
 }
 
+test("a group's limit is set higher and lower while it runs; one that what is in use does not fit is refused, and nobody ends for it", async () => {
+  await using holder = await Holder.start("limited");
+  const set = [2 * LIMIT_BYTES, LIMIT_BYTES, HELD_BYTES / 2, 2 * LIMIT_BYTES].map((bytes) =>
+    cgroups.limitMemory("limited", bytes),
+  );
+  assert.deepEqual(set, [true, true, false, true]);
+  assert.equal(await holder.ask("same"), "True");
+  assert.equal(await holder.ask("more"), "True");
+  assert.equal(cgroups.stats("limited").oomKills, 0);
+  assert.equal(cgroups.limitMemory("unknown", LIMIT_BYTES), false);
+});
+
 test("memory of a group goes to a swap file made for it, and comes back byte by byte", async () => {
   await makeRoom();
   assert.deepEqual(
@@ -127,7 +139,7 @@ test("memory of a group goes to a swap file made for it, and comes back byte by 
     await using holder = await Holder.start("held");
     const heldBytes = cgroups.memory("held", LIMIT_BYTES)?.usedBytes ?? 0;
     assert.ok(heldBytes >= HELD_BYTES);
-    const gone = await cgroups.reclaim("held", LIMIT_BYTES);
+    const gone = await cgroups.reclaim("held");
     assert.ok(gone >= HELD_BYTES * 0.9, `${gone} bytes went of ${heldBytes}`);
     assert.ok((cgroups.memory("held", LIMIT_BYTES)?.usedBytes ?? 0) >= HELD_BYTES, "what is in swap counts");
 
@@ -146,7 +158,7 @@ test("memory of a group goes to a swap file made for it, and comes back byte by 
 test("a file in which next to nothing is left is taken away, and that goes back to memory", async () => {
   const files = await makeRoom();
   await using holder = await Holder.start("little", MIB);
-  assert.ok((await cgroups.reclaim("little", LIMIT_BYTES)) >= MIB);
+  assert.ok((await cgroups.reclaim("little")) >= MIB);
   assert.ok((ours()[0]?.usedBytes ?? 0) > 0);
   await files.trim();
   assert.deepEqual([ours(), readdirSync(dir)], [[], []]);
@@ -157,7 +169,7 @@ test("what a process has in swap is brought back for it while it does nothing", 
   const files = await makeRoom();
   {
     await using holder = await Holder.start("back");
-    await cgroups.reclaim("back", LIMIT_BYTES);
+    await cgroups.reclaim("back");
     const cpuUsec = await quietCpuUsec("back");
     const { memoryBytes } = cgroups.stats("back");
     assert.ok(memoryBytes < HELD_BYTES * 0.2, `${memoryBytes} bytes stayed`);
@@ -178,7 +190,8 @@ test("a group does not get its limit twice, in swap and in memory", async () => 
   const files = await makeRoom();
   {
     await using holder = await Holder.start("twice");
-    await cgroups.reclaim("twice", LIMIT_BYTES);
+    await cgroups.reclaim("twice");
+    cgroups.memory("twice", LIMIT_BYTES);
     assert.equal(await holder.ask("more"), undefined);
     assert.equal(await holder.end(), "SIGKILL");
     assert.ok(cgroups.stats("twice").oomKills > 0);

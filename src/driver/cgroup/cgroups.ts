@@ -99,13 +99,12 @@ export class Cgroups {
   }
 
   /** Moves what the machine holds out of memory, as far as the host has swap for it; returns how much went. Nothing is lost:
-   *  what is touched comes back by itself. With a limit both share it from then on, and `memory` is to be called while the
-   *  machine runs. */
-  async reclaim(id: string, limitBytes?: number): Promise<number> {
+   *  what is touched comes back by itself. For both to share a limit, `memory` is to be called afterwards, and while the machine
+   *  runs. */
+  async reclaim(id: string): Promise<number> {
     const path = this.path(id);
     const before = this.#version.stats(path).memoryBytes;
     await this.#version.reclaim(path);
-    if (limitBytes !== undefined) this.#version.share(path, wholePages(limitBytes));
     return Math.max(0, before - this.#version.stats(path).memoryBytes);
   }
 

@@ -1,5 +1,5 @@
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { rmdir } from "node:fs/promises";
+import { closeSync, constants, openSync, readdirSync, readFileSync, writeFileSync, writeSync } from "node:fs";
+import { open, rmdir } from "node:fs/promises";
 import { isGone, isMissing } from "#lib/files";
 
 /** undefined: no such file, or a process or group that has just gone. */
@@ -15,6 +15,12 @@ export function readText(file: string): string | undefined {
 /** Throws ENOENT when there is no such file. */
 export function readNumber(file: string): number {
   return Number(readFileSync(file, "utf8"));
+}
+
+/** Of a limit: no limit is infinite. Throws ENOENT when there is no such file. */
+export function readLimit(file: string): number {
+  const text = readFileSync(file, "utf8").trim();
+  return text === "max" ? Number.POSITIVE_INFINITY : Number(text);
 }
 
 /** The number after `name` in a file of `name number` lines; 0 when it has none. */
@@ -35,6 +41,25 @@ export function write(file: string, value: string): void {
   } catch (error) {
     throw new Error(`cannot write "${value}" to ${file}`, { cause: error });
   }
+}
+
+/** A group may be on its way out: to who would make a file that is missing the kernel says EACCES, not ENOENT. */
+const CHANGE = constants.O_WRONLY | constants.O_TRUNC;
+
+/** Throws ENOENT when there is no such file. */
+export function change(file: string, value: number): void {
+  const opened = openSync(file, CHANGE);
+  try {
+    writeSync(opened, String(value));
+  } finally {
+    closeSync(opened);
+  }
+}
+
+/** The same, where the kernel takes long for it. */
+export async function changeSlowly(file: string, value: string): Promise<void> {
+  await using opened = await open(file, CHANGE);
+  await opened.write(value);
 }
 
 /** Names of the folders in a folder; none when it is not there. */

@@ -1,8 +1,7 @@
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { existsSync, mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import { hasCode } from "#lib/files";
-import { readField, readFields, readNumber, readText, write } from "./files.ts";
+import { change, changeSlowly, readField, readFields, readNumber, readText, write } from "./files.ts";
 import {
   type CgroupMemory,
   type CgroupStats,
@@ -100,7 +99,7 @@ export class V1Hierarchies implements CgroupVersion {
     const memory = this.#dir("memory", path);
     // Where the kernel does not count swap, a group would get its limit twice.
     if (!existsSync(`${memory}/memory.memsw.limit_in_bytes`)) return;
-    await writeFile(`${memory}/memory.force_empty`, "0");
+    await changeSlowly(`${memory}/memory.force_empty`, "0");
   }
 
   limitMemory(path: string, memoryBytes: number): boolean {
@@ -109,7 +108,7 @@ export class V1Hierarchies implements CgroupVersion {
     // That of both is never less than that of memory alone.
     if (memoryBytes > readNumber(alone)) files.reverse();
     try {
-      for (const file of files) writeFileSync(file, String(memoryBytes));
+      for (const file of files) change(file, memoryBytes);
     } catch (error) {
       if (hasCode(error, "EBUSY")) return false;
       throw error;

@@ -1,7 +1,6 @@
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { existsSync, mkdirSync } from "node:fs";
 import { hasCode, isMissing } from "#lib/files";
-import { readField, readFields, readNumber, readText, write } from "./files.ts";
+import { change, changeSlowly, readField, readFields, readLimit, readNumber, readText, write } from "./files.ts";
 import {
   type CgroupMemory,
   type CgroupStats,
@@ -82,9 +81,11 @@ export class V2Hierarchy implements CgroupVersion {
     const dir = this.#mount + path;
     const swappedBytes = Number(readText(`${dir}/memory.swap.current`) ?? 0);
     const over = (): number => readNumber(`${dir}/memory.current`) + swappedBytes - memoryBytes;
-    // A limit below what is in use is taken, and processes are ended for it.
-    if (over() > 0) tryReclaim(dir, over());
-    if (over() > 0) return false;
+    if (memoryBytes - swappedBytes < readLimit(`${dir}/memory.max`)) {
+      // A limit below what is in use is taken, and processes are ended for it.
+      if (over() > 0) tryReclaim(dir, over());
+      if (over() > 0) return false;
+    }
     setMemoryMax(dir, memoryBytes, swappedBytes);
     return true;
   }
@@ -95,14 +96,15 @@ export class V2Hierarchy implements CgroupVersion {
    */
   share(path: string, memoryBytes: number): void {
     const dir = this.#mount + path;
-    const swapMax = readText(`${dir}/memory.swap.max`);
     const swapped = readText(`${dir}/memory.swap.current`);
-    if (swapMax === undefined || swapped === undefined || swapMax === swapped) return;
-    const memory = (): void => setMemoryMax(dir, memoryBytes, Number(swapped));
-    const swap = (): void => writeFileSync(`${dir}/memory.swap.max`, swapped);
+    if (swapped === undefined) return;
+    const swappedBytes = Number(swapped);
+    const swapMaxBytes = readLimit(`${dir}/memory.swap.max`);
+    if (swapMaxBytes === swappedBytes) return;
+    const memory = (): void => setMemoryMax(dir, memoryBytes, swappedBytes);
+    const swap = (): void => change(`${dir}/memory.swap.max`, swappedBytes);
     // The one that becomes less comes first, so that both together are never more.
-    const swapMaxBytes = swapMax === "max" ? Number.POSITIVE_INFINITY : Number(swapMax);
-    const [first, second] = swapMaxBytes > Number(swapped) ? [swap, memory] : [memory, swap];
+    const [first, second] = swapMaxBytes > swappedBytes ? [swap, memory] : [memory, swap];
     first();
     second();
   }
@@ -113,28 +115,32 @@ export class V2Hierarchy implements CgroupVersion {
     const swapMax = `${dir}/memory.swap.max`;
     if (!existsSync(swapMax)) return;
     const heldBytes = readNumber(`${dir}/memory.current`);
-    await writeFile(swapMax, "max");
+    await changeSlowly(swapMax, "max");
     try {
-      await writeFile(`${dir}/memory.reclaim`, String(heldBytes));
+      await changeSlowly(`${dir}/memory.reclaim`, String(heldBytes));
     } catch (error) {
-      // Never all of it can go.
-      if (!hasCode(error, "EAGAIN") && !isMissing(error)) throw error;
+      ignoreNotAll(error);
     } finally {
-      await writeFile(swapMax, "0");
+      await changeSlowly(swapMax, "0");
     }
   }
 }
 
 /** What is left to memory of a limit that it shares with what is in swap. */
 function setMemoryMax(dir: string, memoryBytes: number, swappedBytes: number): void {
-  writeFileSync(`${dir}/memory.max`, String(Math.max(0, memoryBytes - swappedBytes)));
+  change(`${dir}/memory.max`, Math.max(0, memoryBytes - swappedBytes));
 }
 
-/** Has the kernel drop file cache, as far as it can. */
+/** Has the kernel drop file cache, and move to swap what may go there, as far as it can. */
 function tryReclaim(dir: string, bytes: number): void {
   try {
-    writeFileSync(`${dir}/memory.reclaim`, String(bytes));
+    change(`${dir}/memory.reclaim`, bytes);
   } catch (error) {
-    if (!hasCode(error, "EAGAIN") && !isMissing(error)) throw error;
+    ignoreNotAll(error);
   }
+}
+
+/** For `catch`, where memory is to be given up: never all of it can go, and older kernels cannot be asked. */
+function ignoreNotAll(error: unknown): void {
+  if (!hasCode(error, "EAGAIN") && !isMissing(error)) throw error;
 }

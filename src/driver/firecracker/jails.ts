@@ -4,7 +4,7 @@ import { chmod, chown, link, mkdir, readdir, rm, rmdir, stat, symlink, unlink } 
 import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { AenvError } from "#domain";
-import { ignoreMissing, isMissing, readEnd } from "#lib/files";
+import { hasCode, ignoreMissing, isMissing, readEnd } from "#lib/files";
 import { startTicks } from "#lib/proc";
 import type { Cgroups } from "../cgroup/index.ts";
 import type { MachineNetwork } from "../driver.ts";
@@ -185,8 +185,7 @@ export class Jails {
   /** Shows a file under a name inside the jail, where anybody may read it. It has to be readable by all. */
   async link(jail: Jail, source: string, name: string): Promise<void> {
     await link(source, join(jail.root, name)).catch((cause: unknown) => {
-      const elsewhere = cause instanceof Error && "code" in cause && cause.code === "EXDEV";
-      if (!elsewhere) throw cause;
+      if (!hasCode(cause, "EXDEV")) throw cause;
       throw new AenvError("unavailable", `${source} is on another file system than ${this.#options.dir}`, {
         cause,
         hint: "keep images, checkpoints and the driver's folder on one file system: machines get their files by links",
@@ -202,7 +201,7 @@ export class Jails {
     await chown(source, 0, this.#options.firstUid);
     await chmod(source, 0o660);
     await link(source, path).catch(async (error: unknown) => {
-      if (!isTaken(error)) throw error;
+      if (!hasCode(error, "EEXIST")) throw error;
       // Of a checkpoint that an earlier server did not finish.
       await unlink(path);
       await link(source, path);
@@ -311,10 +310,6 @@ export class Jails {
   #logFile(id: string): string {
     return join(this.#logsDir, id);
   }
-}
-
-function isTaken(error: unknown): boolean {
-  return error instanceof Error && "code" in error && error.code === "EEXIST";
 }
 
 /** A guest writes there what it likes, and people read it on a terminal. */

@@ -36,9 +36,11 @@ export async function whileGuarded<T>({ machine, spec, agentOrFail }: Started, w
     }
     await freeing;
   };
-  const done = work.finally(() => {
+  const guarding = guard();
+  try {
+    return await work;
+  } finally {
     isDone = true;
-  });
-  const [result] = await Promise.all([done, guard()]);
-  return result;
+    await guarding;
+  }
 }

@@ -88,7 +88,4 @@ async def test_async():
         await sandbox.kill()
 
 
-try:
-    main(globals())
-finally:
-    sandbox.kill()
+main(globals(), sandbox.kill)

@@ -1,10 +1,15 @@
-"""Runs the functions `test_…` of a scenario one after another and says `ok NAME` or the traceback of each."""
+"""Runs the functions `test_…` of a scenario one after another and says `ok NAME` or the traceback of each. The first that does not
+come to an end ends the scenario, with the tracebacks of all threads."""
 
 import asyncio
+import faulthandler
 import inspect
 import os
 import time
 import traceback
+
+# Twenty times what the slowest takes.
+TEST_DEADLINE_S = 60
 
 
 def until(what, condition, deadline_s=30):
@@ -36,17 +41,20 @@ class raises:
         return issubclass(kind, self.kind)
 
 
-def main(names):
+def main(names, clean_up=lambda: None):
+    """`clean_up` takes away what the tests share."""
     failed = False
     for name, test in list(names.items()):
         if not name.startswith("test_"):
             continue
         started_at = time.monotonic()
+        faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True)
         try:
             asyncio.run(test()) if inspect.iscoroutinefunction(test) else test()
             print(f"ok {name} {time.monotonic() - started_at:.1f} s", flush=True)
         except BaseException:
             failed = True
             print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
+    clean_up()
     # The SDK's HTTP library may crash while the interpreter is taken down, which is none of what is tested.
     os._exit(failed)

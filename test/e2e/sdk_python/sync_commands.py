@@ -91,11 +91,12 @@ def test_pty():
     terminal = sandbox.pty.create(PtySize(rows=33, cols=101), envs={"MARK": "here"}, cwd="/usr", timeout=0)
 
     def read_until(handle, what):
-        for _, _, pty in handle:
-            output.extend(pty or b"")
-            if what in output:
-                return
-        raise AssertionError(f"{what} never came: {bytes(output)}")
+        events = iter(handle)
+        # It may have come together with what was waited for before.
+        while what not in output:
+            _, _, pty = next(events, (None, None, None))
+            assert pty is not None, f"{what} never came: {bytes(output)}"
+            output.extend(pty)
 
     sandbox.pty.send_stdin(terminal.pid, b"stty size; echo $MARK $PWD $TERM\n")
     read_until(terminal, b"33 101")
@@ -125,7 +126,4 @@ def test_kill_in_the_middle():
     assert "killed" in str(caught.error), caught.error
 
 
-try:
-    main(globals())
-finally:
-    sandbox.kill()
+main(globals(), sandbox.kill)

@@ -117,7 +117,4 @@ def test_watch_shows_an_upload_as_e2b_does():
     watch.stop()
 
 
-try:
-    main(globals())
-finally:
-    sandbox.kill()
+main(globals(), sandbox.kill)
