@@ -59,7 +59,7 @@ for (const version of ["v1", "v2"] as const) {
       assert.equal(number("memory.reclaim"), ROOM_BYTES);
       // It is not asked at each look.
       cacheBytes = ROOM_BYTES;
-      nowMs += 900;
+      nowMs += 9_900;
       assert.deepEqual(room(full - 1, 1), [ROOM_BYTES]);
       nowMs += 100;
       assert.deepEqual(room(full - 1, 1), [0]);

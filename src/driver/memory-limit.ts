@@ -4,14 +4,14 @@ import type { MemoryReading } from "./driver.ts";
 
 /** What the runtime takes until it has given back what a killed program held, and more. */
 export const ROOM_BYTES = 16 * MIB;
-/** After a limit could not be lowered: the server waits while the kernel looks for what can be dropped. */
-const LOWER_AGAIN_MS = 1_000;
+/** After a limit could not be lowered: the server waits while the kernel looks for what can be dropped, and for the disk perhaps. */
+const LOWER_AGAIN_MS = 10_000;
 
 /**
  * The limit that a machine's cgroup is held to. When the host's kernel has killed a program for it, nothing is free yet: what that held
  * belongs to the runtime, which takes some 20 to 45 ms to give it back, and needs memory for that. Without it the kernel goes on to kill
  * what the runtime needs, such as the process that all new ones are forked from. So the limit is higher from the first look after
- * a kill to the first when that much is free below it. See docs/decisions/0044-who-looks-after-memory.md.
+ * a kill to the first when that much is free below it, or to the next when the kernel would have to end somebody for it. See docs/decisions/0044-who-looks-after-memory.md.
  */
 export class MemoryLimit {
   readonly #limitBytes: number;
@@ -37,10 +37,10 @@ export class MemoryLimit {
     const { usedBytes, oomKills } = reading;
     const nowMs = performance.now();
     if (oomKills > this.#oomKills) {
-      this.#oomKills = oomKills;
       this.#giveRoom(ROOM_BYTES);
+      this.#oomKills = oomKills;
     } else if (this.#roomBytes > 0 && usedBytes + ROOM_BYTES <= this.#limitBytes && nowMs >= this.#lowerAtMs) {
-      // By an error, too.
+      // Set first, so that an error delays the next try too.
       this.#lowerAtMs = nowMs + LOWER_AGAIN_MS;
       if (this.#giveRoom(0)) this.#lowerAtMs = 0;
     }

@@ -99,9 +99,11 @@ test("a machine in which the agent finds nothing to kill may stay so, and is loo
   assert.deepEqual(watched.said, ["free k", "host 1 k"]);
   // What fills it next may be worth killing.
   await guarded.pass(100);
+  watched.said.length = 0;
   watched.answerMs = 5_000;
   watched.reading = FULL_AFTER_KILL;
   await guarded.pass(200);
+  assert.deepEqual(watched.said, ["free k"]);
   assert.equal(await guarded.looks(watched, 200), 100);
 });
 
@@ -142,6 +144,15 @@ test("however many machines are near their limits, looking at them takes a tenth
   );
 });
 
+test("a machine that has ended is let be", async (t) => {
+  await using guarded = new Guarded(t);
+  const watched = guarded.add("i1", { reading: FULL });
+  watched.reading = undefined;
+  await guarded.pass(1_000);
+  assert.deepEqual(watched.said, []);
+  assert.ok(watched.looks <= 10, `${watched.looks} looks`);
+});
+
 /** Machines under a guard, with a clock of their own, beside one that cannot be looked at: it keeps nobody from looking at the others. */
 class Guarded implements AsyncDisposable {
   readonly #entries = new Entries();
@@ -152,6 +163,8 @@ class Guarded implements AsyncDisposable {
   constructor(t: TestContext) {
     t.mock.timers.enable({ apis: ["setTimeout"] });
     t.mock.method(performance, "now", () => this.nowMs);
+    const cpuUsage = (before = { user: 0 }) => ({ user: this.nowMs * 1000 - before.user, system: 0 });
+    t.mock.method(process, "threadCpuUsage", cpuUsage as typeof process.threadCpuUsage);
     this.#tick = (ms) => t.mock.timers.tick(ms);
     this.add("broken").isUnreadable = true;
     this.#guard = new MemoryGuard({ entries: this.#entries, logger: silentLogger });
@@ -188,8 +201,8 @@ class Guarded implements AsyncDisposable {
 
 class Watched {
   readonly entry: Entry;
-  /** As the machine reads now. */
-  reading: MemoryReading;
+  /** As the machine reads now; undefined: it has ended. */
+  reading: MemoryReading | undefined;
   /** What the agent has been asked and told, with the key. */
   readonly said: string[] = [];
   /** How long the agent takes to free memory. */
@@ -215,7 +228,7 @@ class Watched {
       initKey: "k",
       sandbox: { id, state: "running", spec: { resources: { memoryBytes: LIMIT_BYTES } } },
     } as SandboxRecord);
-    const memory = (): MemoryReading => {
+    const memory = (): MemoryReading | undefined => {
       clock.nowMs += lookMs;
       this.looks += 1;
       if (this.isUnreadable) throw new Error("as the test wants");
@@ -227,7 +240,7 @@ class Watched {
         // That of `node:timers/promises` would be a real one.
         await new Promise((resolve) => setTimeout(resolve, this.answerMs));
         if (this.isDeaf) throw new Error("as the test wants");
-        if (this.victim !== undefined) this.reading = { ...this.reading, usedBytes: 0 };
+        if (this.victim !== undefined) this.reading = { oomKills: 0, ...this.reading, usedBytes: 0 };
         return this.victim;
       },
       hostKilled: async (count: number, key: string) => {

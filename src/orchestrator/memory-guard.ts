@@ -17,9 +17,9 @@ const AFTER_KILL_MS = 100;
 const AFTER_NOTHING_MS = 1_000;
 /** Such a machine may stay near its limit for hours, and each look costs a hundredth of this. */
 const LOOK_AFTER_NOTHING_MS = 10;
-/** All looks together take at most one part in so many of the server's time, and those of one round no longer than this: guests can
- *  bring about that many are due. Whoever was due first is looked at first. */
+/** All looks together take at most one part in so many of the server's processor time: guests can bring about that many are due. */
 const TIME_PARTS = 10;
+/** What is still due after so long is left to the next round, in which whoever has been due longest comes first. */
 const ROUND_BUDGET_MS = 5;
 /** For the agent to be told of the kernel's kills all the same: the end of a killed command waits 300 ms for that word. */
 const UNTOLD_MAX_MS = 200;
@@ -35,7 +35,7 @@ interface Watched {
   /** When the agent may be asked to free memory. While it is being asked, and may be late, the machine is looked at all the same: a look
    *  after a kill by the kernel is what gives it room. */
   askAtMs: number;
-  /** Since it was last asked, as it said that there is nothing to kill. */
+  /** The agent's last answer was that there is nothing to kill, and no memory has been free since. */
   hasNothing: boolean;
 }
 
@@ -74,6 +74,7 @@ export class MemoryGuard {
   }
 
   #round(): void {
+    const before = process.threadCpuUsage();
     const beganMs = performance.now();
     const all = [...this.#atWork()];
     const due = all.filter(({ watched }) => watched.lookAtMs <= beganMs);
@@ -85,8 +86,8 @@ export class MemoryGuard {
       nowMs = performance.now();
     }
     const lookAtMs = all.reduce((first, { watched }) => Math.min(first, watched.lookAtMs), nowMs + ROUND_MAX_MS);
-    // One that took longer was kept from the processor, mostly.
-    const restMs = Math.min(nowMs - beganMs, ROUND_BUDGET_MS) * (TIME_PARTS - 1);
+    const { user, system } = process.threadCpuUsage(before);
+    const restMs = ((user + system) / 1000) * (TIME_PARTS - 1);
     if (!this.#closed) this.#timer = setTimeout(() => this.#round(), Math.max(1, lookAtMs - nowMs, restMs));
   }
 
@@ -118,7 +119,11 @@ export class MemoryGuard {
     watched.oomKills ??= reading.oomKills;
     const killed = reading.oomKills - watched.oomKills;
     const spareBytes = spareOf(reading, entry.sandbox.spec.resources.memoryBytes);
-    if (spareBytes > 0) watched.hasNothing = false;
+    if (spareBytes > 0 && watched.hasNothing) {
+      // What fills it next may be worth killing.
+      watched.hasNothing = false;
+      watched.askAtMs = nowMs;
+    }
     watched.lookAtMs = nowMs + (watched.hasNothing && killed === 0 ? LOOK_AFTER_NOTHING_MS : lookAgainMs(spareBytes));
     if (killed > 0) {
       // To answer, the agent takes memory: at the limit that costs the next process its life.

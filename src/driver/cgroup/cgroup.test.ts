@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, test } from "node:test";
@@ -95,6 +95,18 @@ describe("cgroups", () => {
     writeFileSync(join(dir, "memory.swap.max"), "max\n");
     cgroups.memory("m", limit);
     assert.deepEqual(shares(), [0, 130]);
+  });
+
+  test("version 2: a limit is lowered where an older kernel cannot be asked for memory, and no file is made in a group that goes", () => {
+    const dir = join(root, "aenv/3/m");
+    mkdirSync(dir, { recursive: true });
+    const cgroups = new Cgroups(new V2Hierarchy(root), "/aenv/3");
+    writeFileSync(join(dir, "memory.current"), "8192\n");
+    assert.equal(cgroups.limitMemory("m", GIB), false);
+    assert.deepEqual(readdirSync(dir), ["memory.current"]);
+    writeFileSync(join(dir, "memory.max"), "max\n");
+    assert.deepEqual([cgroups.limitMemory("m", 4096), cgroups.limitMemory("m", 8192)], [false, true]);
+    assert.equal(read("aenv/3/m/memory.max"), "8192");
   });
 
   test("version 1: the group is made once in each hierarchy, also where two controllers share one", () => {

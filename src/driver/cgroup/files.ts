@@ -43,7 +43,7 @@ export function write(file: string, value: string): void {
   }
 }
 
-/** A group may be on its way out: to who would make a file that is missing the kernel says EACCES, not ENOENT. */
+/** Without O_CREAT: a group may be on its way out, and to who would make a file that is missing the kernel says EACCES, not ENOENT. */
 const CHANGE = constants.O_WRONLY | constants.O_TRUNC;
 
 /** Throws ENOENT when there is no such file. */

@@ -81,12 +81,12 @@ export class V2Hierarchy implements CgroupVersion {
     const dir = this.#mount + path;
     const swappedBytes = Number(readText(`${dir}/memory.swap.current`) ?? 0);
     const over = (): number => readNumber(`${dir}/memory.current`) + swappedBytes - memoryBytes;
-    if (memoryBytes - swappedBytes < readLimit(`${dir}/memory.max`)) {
+    if (memoryShare(memoryBytes, swappedBytes) < readLimit(`${dir}/memory.max`)) {
       // A limit below what is in use is taken, and processes are ended for it.
       if (over() > 0) tryReclaim(dir, over());
       if (over() > 0) return false;
     }
-    setMemoryMax(dir, memoryBytes, swappedBytes);
+    change(`${dir}/memory.max`, memoryShare(memoryBytes, swappedBytes));
     return true;
   }
 
@@ -101,7 +101,7 @@ export class V2Hierarchy implements CgroupVersion {
     const swappedBytes = Number(swapped);
     const swapMaxBytes = readLimit(`${dir}/memory.swap.max`);
     if (swapMaxBytes === swappedBytes) return;
-    const memory = (): void => setMemoryMax(dir, memoryBytes, swappedBytes);
+    const memory = (): void => change(`${dir}/memory.max`, memoryShare(memoryBytes, swappedBytes));
     const swap = (): void => change(`${dir}/memory.swap.max`, swappedBytes);
     // The one that becomes less comes first, so that both together are never more.
     const [first, second] = swapMaxBytes > swappedBytes ? [swap, memory] : [memory, swap];
@@ -127,8 +127,8 @@ export class V2Hierarchy implements CgroupVersion {
 }
 
 /** What is left to memory of a limit that it shares with what is in swap. */
-function setMemoryMax(dir: string, memoryBytes: number, swappedBytes: number): void {
-  change(`${dir}/memory.max`, Math.max(0, memoryBytes - swappedBytes));
+function memoryShare(bothBytes: number, swappedBytes: number): number {
+  return Math.max(0, bothBytes - swappedBytes);
 }
 
 /** Has the kernel drop file cache, and move to swap what may go there, as far as it can. */

@@ -36,11 +36,11 @@ export async function whileGuarded<T>({ machine, spec, agentOrFail }: Started, w
     }
     await freeing;
   };
-  const guarding = guard();
-  try {
-    return await work;
-  } finally {
+  const done = work.finally(() => {
     isDone = true;
-    await guarding;
-  }
+  });
+  const [worked, guarded] = await Promise.allSettled([done, guard()]);
+  if (worked.status === "rejected") throw worked.reason;
+  if (guarded.status === "rejected") throw guarded.reason;
+  return worked.value;
 }

@@ -42,7 +42,7 @@ class raises:
 
 
 def main(names, clean_up=lambda: None):
-    """`clean_up` takes away what the tests share."""
+    """`clean_up` takes away what the tests share, unless one of them does not come to an end."""
     failed = False
     for name, test in list(names.items()):
         if not name.startswith("test_"):
@@ -55,6 +55,11 @@ def main(names, clean_up=lambda: None):
         except BaseException:
             failed = True
             print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
-    clean_up()
+    faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True)
+    try:
+        clean_up()
+    except BaseException:
+        failed = True
+        print(f"not ok: clean-up\n{traceback.format_exc()}", flush=True)
     # The SDK's HTTP library may crash while the interpreter is taken down, which is none of what is tested.
     os._exit(failed)
