@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { after, before, describe, test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -6,6 +7,7 @@ import { GIB, MIB, type Resources } from "#domain";
 import { CheckpointError, type Driver, type Machine, type MachineSpec } from "#driver";
 import { commandLine, processIds } from "#lib/proc";
 import { localRunner } from "#lib/spawn";
+import { laterScore } from "../../src/driver/gvisor/oom.ts";
 import { ROOM_BYTES } from "../../src/driver/memory-limit.ts";
 import { eventually, IS_EMULATED, patience, TestAgent } from "../../src/driver/testing/agent.ts";
 import { driverSuite, MEMORY_BOMB } from "../../src/driver/testing.ts";
@@ -15,6 +17,16 @@ const SMALL: Resources = {
   ...{ vcpus: 1, diskBytes: 1 * GIB, pidsMax: 1024 },
   memoryBytes: (IS_EMULATED ? 128 : 256) * MIB,
 };
+/** What the kernel adds to the badness of the sandbox and its agent, where it lets this process say so (CAP_SYS_RESOURCE). */
+const MAY_PROTECT = spawnSync("sh", ["-c", "echo -500 >/proc/self/oom_score_adj"]).status === 0;
+const LATER = MAY_PROTECT ? laterScore(SMALL.memoryBytes) : 0;
+const NOT_PROTECTED = MAY_PROTECT
+  ? false
+  : "needs CAP_SYS_RESOURCE: tested in the emulated machine, by this file among its suites";
+/** What it takes the sandbox fills, call by call: the program itself maps next to nothing of it. */
+const READING_BOMB = `exec python3 -IS -c "
+zeros, kept = open('/dev/zero', 'rb', 0), []
+while True: kept.append(zeros.read(1 << 20))"`;
 /** What a machine holds whose checkpoint takes a while; and of zeros as much again. */
 const HELD_BYTES = 64 * MIB;
 /** Where a `runsc` that makes a sandbox is killed, ms after its start: from before it has made anything to when it is done. */
@@ -200,12 +212,12 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
       // What has mapped a program of the guest's runs it.
       await eventually(10_000, () => {
         const scores = Object.fromEntries(["sleep", "envd"].map((name) => [name, bench.killScores(each.id, name)]));
-        assert.deepEqual(scores, { sleep: [1000], envd: [0] });
+        assert.deepEqual(scores, { sleep: [1000], envd: [LATER] });
       });
       agent.close();
     }
     for (const each of [machine, restored]) {
-      assert.equal(readFileSync(`/proc/${each.pid}/oom_score_adj`, "utf8").trim(), "0");
+      assert.equal(Number(readFileSync(`/proc/${each.pid}/oom_score_adj`, "utf8")), LATER);
       await each.stop();
     }
   });
@@ -236,12 +248,36 @@ describe("what the gVisor driver leaves on and takes from the host", { skip, tim
     agent.close();
   });
 
-  test("memory that no process holds ends the machine, which is said", async () => {
+  test("what the sandbox reads for a program until memory runs out ends the program, not the sandbox", {
+    skip: NOT_PROTECTED,
+  }, async () => {
     const spec = await bench.spec(SMALL);
     const machine = await driver.boot(spec);
     const agent = await ready(bench, spec);
-    await agent.spawn("mount -t tmpfs -o size=2g none /mnt && dd if=/dev/zero of=/mnt/big bs=8M count=128");
-    assert.equal((await machine.exited).reason, "out-of-memory");
+    // The kernel's choice stands alone: no agent is asked.
+    const end = await whileLookedAt(machine, Promise.race([agent.run(READING_BOMB), machine.exited]));
+    assert.ok("exitCode" in end, "the machine has ended");
+    assert.notEqual(end.exitCode, 0);
+    assert.ok((await machine.stats()).oomKills > 0);
+    // It answers.
+    assert.equal(await agent.runs(1), false);
+    await machine.stop();
+    agent.close();
+  });
+
+  test("memory that no process holds ends who fills it, or the machine, which is said", async () => {
+    const spec = await bench.spec(SMALL);
+    const machine = await driver.boot(spec);
+    const agent = await ready(bench, spec);
+    const filling = agent.run(
+      "mount -t tmpfs -o size=2g none /mnt && exec dd if=/dev/zero of=/mnt/big bs=64k count=16384",
+    );
+    const end = await whileLookedAt(machine, Promise.race([machine.exited, filling.catch(() => machine.exited)]));
+    if ("reason" in end) assert.equal(end.reason, "out-of-memory");
+    else {
+      assert.notEqual(end.exitCode, 0);
+      assert.ok((await machine.stats()).oomKills > 0);
+    }
     await driver.destroy(spec.id);
     agent.close();
   });
@@ -317,6 +353,16 @@ async function ready(bench: GvisorBench, spec: MachineSpec): Promise<TestAgent> 
   const agent = new TestAgent(bench.agentAddress(spec));
   await agent.ready();
   return agent;
+}
+
+/** Looks at a machine while work is done in it, which gives it room after a kill. */
+async function whileLookedAt<T>(machine: Machine, work: Promise<T>): Promise<T> {
+  const looks = setInterval(() => machine.memory(), 2);
+  try {
+    return await work;
+  } finally {
+    clearInterval(looks);
+  }
 }
 
 /** What of a file has no place on its disk yet, which comes before it is written there. undefined: this file system does not tell. */

@@ -19,7 +19,7 @@ import { DEFAULT_RESOURCES, GIB, MIB } from "#domain";
 import { localRunner } from "#lib/spawn";
 import { Bundle } from "./bundle.ts";
 import { allTasksStopped } from "./control.ts";
-import { maps } from "./oom.ts";
+import { laterScore, maps } from "./oom.ts";
 import { parseVersion } from "./runsc.ts";
 import { SentrySave } from "./sentry-save.ts";
 import { maxTasks } from "./spec.ts";
@@ -145,5 +145,15 @@ test("an agent is told from another program of its name by the file itself", {
     await once(child, "exit");
   } finally {
     rmSync(dir, { recursive: true });
+  }
+});
+
+test("what the sandbox has mapped beyond its limit does not make it the kernel's first choice", () => {
+  for (const mib of [128, 256, 1024, 16_384]) {
+    const pages = (mib * MIB) / 4096;
+    const score = laterScore(mib * MIB);
+    assert.ok((1000 - score) * Math.floor(pages / 1000) > pages + 10_000, `${score} of ${mib} MiB`);
+    // The services' own.
+    assert.ok(score > -900);
   }
 });

@@ -38,7 +38,7 @@ export class GvisorMachine extends ProcessMachine {
   readonly #bundle: Bundle;
   readonly #control: ControlSocket;
   readonly #ended = new AbortController();
-  readonly #agentPath: string;
+  readonly #offered: Parameters<typeof protectAgent>[2];
   readonly #protected: Promise<void>;
   #gofer: { readonly pid: number; readonly ticks: bigint } | undefined;
 
@@ -53,7 +53,7 @@ export class GvisorMachine extends ProcessMachine {
     const bundle = new Bundle(parts.machinesDir, id);
     const { memoryBytes: memoryLimitBytes } = resources;
     super({ id, pid, version: bundle.readVersion(), cgroup: id, paused, memoryLimitBytes }, parts.cgroups, watcher);
-    this.#agentPath = join(agentDir, "envd");
+    this.#offered = { agentPath: join(agentDir, "envd"), limitBytes: memoryLimitBytes };
     this.#parts = parts;
     this.#sentrySave = sentrySave;
     this.#bundle = bundle;
@@ -162,7 +162,7 @@ export class GvisorMachine extends ProcessMachine {
   /** Until the agent's own process has been seen; it may be made a little after the start has returned. */
   async #protect(): Promise<void> {
     for (let tries = 0; tries < PROTECT_TRIES && !this.#ended.signal.aborted; tries += 1) {
-      if (protectAgent(this.#parts.cgroups.processes(this.id), this.pid, this.#agentPath)) return;
+      if (protectAgent(this.#parts.cgroups.processes(this.id), this.pid, this.#offered)) return;
       await sleep(5 * (tries + 1), undefined, { signal: this.#ended.signal }).catch(() => {});
     }
   }
