@@ -9,6 +9,9 @@ import { test } from "node:test";
  * The tests themselves are in `network/isolation.ts`. They run inside a network namespace that plays the host, with
  * another one as its internet: nothing is changed on the real host, and the host can be given any address.
  */
+/** Ten times what the longest of them takes. */
+const TEST_TIMEOUT_MS = 40_000;
+
 const isRoot = process.getuid?.() === 0;
 
 test("slots isolate sandboxes on a host of their own", {
@@ -20,11 +23,12 @@ test("slots isolate sandboxes on a host of their own", {
   try {
     const { NODE_TEST_CONTEXT: _, ...env } = process.env;
     const tests = join(import.meta.dirname, "network/isolation.ts");
-    const child = spawn("nsenter", [`--net=/run/netns/${host}`, process.execPath, tests], {
+    const node = [process.execPath, `--test-timeout=${TEST_TIMEOUT_MS}`, tests];
+    const child = spawn("nsenter", [`--net=/run/netns/${host}`, ...node], {
       env: { ...env, AENV_TEST_INTERNET_NETNS: internet },
       stdio: ["ignore", "pipe", "inherit"],
-      signal: t.signal,
-      killSignal: "SIGTERM",
+      // Before this test's own time is over, so that what was said until then is told.
+      timeout: 110_000,
     });
     const [said, [exitCode]] = await Promise.all([text(child.stdout), once(child, "exit")]);
     t.diagnostic(said);
