@@ -9,7 +9,7 @@ import time
 import traceback
 
 # Twenty times what the slowest takes.
-TEST_DEADLINE_S = 60
+DEADLINE_S = 60
 
 
 def until(what, condition, deadline_s=30):
@@ -41,6 +41,17 @@ class raises:
         return issubclass(kind, self.kind)
 
 
+def passes(name, work):
+    """Whether it comes to its end without an error, which is told."""
+    faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
+    try:
+        asyncio.run(work()) if inspect.iscoroutinefunction(work) else work()
+        return True
+    except BaseException:
+        print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
+        return False
+
+
 def main(names, clean_up=lambda: None):
     """`clean_up` takes away what the tests share, unless one of them does not come to an end."""
     failed = False
@@ -48,18 +59,10 @@ def main(names, clean_up=lambda: None):
         if not name.startswith("test_"):
             continue
         started_at = time.monotonic()
-        faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True)
-        try:
-            asyncio.run(test()) if inspect.iscoroutinefunction(test) else test()
+        if passes(name, test):
             print(f"ok {name} {time.monotonic() - started_at:.1f} s", flush=True)
-        except BaseException:
+        else:
             failed = True
-            print(f"not ok {name}\n{traceback.format_exc()}", flush=True)
-    faulthandler.dump_traceback_later(TEST_DEADLINE_S, exit=True)
-    try:
-        clean_up()
-    except BaseException:
-        failed = True
-        print(f"not ok: clean-up\n{traceback.format_exc()}", flush=True)
+    failed |= not passes("the clean-up", clean_up)
     # The SDK's HTTP library may crash while the interpreter is taken down, which is none of what is tested.
     os._exit(failed)
