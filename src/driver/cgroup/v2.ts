@@ -80,13 +80,14 @@ export class V2Hierarchy implements CgroupVersion {
   limitMemory(path: string, memoryBytes: number): boolean {
     const dir = this.#mount + path;
     const swappedBytes = Number(readText(`${dir}/memory.swap.current`) ?? 0);
+    const maxBytes = memoryShare(memoryBytes, swappedBytes);
     const over = (): number => readNumber(`${dir}/memory.current`) + swappedBytes - memoryBytes;
-    if (memoryShare(memoryBytes, swappedBytes) < readLimit(`${dir}/memory.max`)) {
+    if (maxBytes < readLimit(`${dir}/memory.max`)) {
       // A limit below what is in use is taken, and processes are ended for it.
       if (over() > 0) tryReclaim(dir, over());
       if (over() > 0) return false;
     }
-    change(`${dir}/memory.max`, memoryShare(memoryBytes, swappedBytes));
+    change(`${dir}/memory.max`, maxBytes);
     return true;
   }
 
