@@ -180,7 +180,8 @@ export class ApiClient {
     });
     const status = response.statusCode ?? 0;
     const text = (await readBody(response, MAX_ANSWER_BYTES)).toString("utf8");
-    if (status < 200 || status > 299) throw refusal(status, text, path, this.#key !== undefined);
+    if (status < 200 || status > 299)
+      throw refusal(status, text, path, { hadKey: this.#key !== undefined, baseUrl: this.http.baseUrl });
     const token = response.headers["x-next-token"];
     return {
       status,
@@ -190,7 +191,12 @@ export class ApiClient {
   }
 }
 
-function refusal(status: number, text: string, path: string, hadKey: boolean): ApiError {
+function refusal(
+  status: number,
+  text: string,
+  path: string,
+  { hadKey, baseUrl }: { readonly hadKey: boolean; readonly baseUrl: string },
+): CliError {
   if (status === 401) {
     return hadKey
       ? new ApiError(status, "the server does not accept this API key", "run `aenv auth` to log in with another key")
@@ -203,6 +209,8 @@ function refusal(status: number, text: string, path: string, hadKey: boolean): A
   } catch {
     // Something that is not ours answered; the status is all there is to say.
   }
+  // Ours says what it does not find.
+  if (message === "" && status === 404) return notOurs(baseUrl);
   if (message === "") message = `the server answered with HTTP status ${status}`;
   return new ApiError(status, message, status === 404 ? whatThereIs(path, message) : undefined);
 }
@@ -217,13 +225,19 @@ function parseJson(text: string, baseUrl: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    throw new CliError(EXIT.failure, `what answers at ${baseUrl} is not an aenv server`, {
-      hint: "check the URL: --url, AENV_URL or `aenv auth`",
-    });
+    throw notOurs(baseUrl);
   }
 }
 
+function notOurs(baseUrl: string): CliError {
+  return new CliError(EXIT.failure, `what answers at ${baseUrl} is not an aenv server`, {
+    hint: "check the URL: --url, AENV_URL or `aenv auth`",
+  });
+}
+
+/** Throws CliError (usage). */
 function segment(id: string): string {
+  if (id === "") throw new CliError(EXIT.usage, "the id is empty", { hint: "`aenv ls` shows the sandboxes there are" });
   return encodeURIComponent(id);
 }
 

@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import { mkdtempSync } from "node:fs";
 import { chmod, mkdir, readFile, rm, stat, symlink, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, beforeEach, describe, it } from "node:test";
@@ -72,6 +75,9 @@ describe("command line", () => {
       ["pause"],
       ["start", "base", "--timeout", "x"],
       ["start", "base", "-e", "NOVALUE"],
+      // As of a variable that is not set.
+      ["logs", ""],
+      ["rm", ""],
     ];
     for (const argv of [...wrong, ["ls", "--nope"], ["timeout", "i1", "soon"], ["fork", "i1", "--count", "0"], []]) {
       const result = await aenv(argv, io());
@@ -113,6 +119,18 @@ describe("server and key", () => {
     const nobody = await aenv(["ls", "--url", "http://127.0.0.1:1"], io());
     assert.equal(nobody.code, 6);
     assert.match(nobody.stderr, /^aenv: the server at http:\/\/127\.0\.0\.1:1 refuses connections\nhint: /);
+    const foreign = createServer((_request, response) => response.writeHead(404).end("<h1>nothing here</h1>")).listen(
+      0,
+      "127.0.0.1",
+    );
+    await once(foreign, "listening");
+    const url = `http://127.0.0.1:${(foreign.address() as AddressInfo).port}`;
+    const other = await aenv(["ls", "--url", url], io());
+    foreign.close();
+    assert.deepEqual(
+      [other.code, other.stderr.split("\n")[0]],
+      [1, `aenv: what answers at ${url} is not an aenv server`],
+    );
   });
 
   it("CLI-01: saves credentials for nobody else to read, whatever was there before", async () => {

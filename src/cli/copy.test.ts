@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFile, execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import {
   chmodSync,
@@ -18,6 +18,8 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, it } from "node:test";
+import { setImmediate } from "node:timers/promises";
+import { promisify } from "node:util";
 import { NO_AGENT, withRealAgent } from "./testing/real-agent.ts";
 import { aenv, type Result, TestIo } from "./testing/run.ts";
 import { KEY, type ServerDouble } from "./testing/server.ts";
@@ -156,7 +158,9 @@ describe("cp", { skip: NO_AGENT, timeout: 60_000 }, () => {
     const shown = await cp(`${id}:${there}/big`, "-");
     assert.ok(shown.stdoutBytes.equals(bytes));
     assert.equal(shown.stderr, "");
+    utimesSync(join(there, "big"), 1_700_000_000, 1_700_000_000);
     await copied(`${id}:${there}/big`, join(here, "big"));
+    assert.equal(statSync(join(here, "big")).mtimeMs, 1_700_000_000_000);
     await copied(join(here, "big"), `${id}:${there}/again`);
     assert.ok(readFileSync(join(there, "again")).equals(bytes));
     assert.deepEqual([readdirSync(here), readdirSync(there).sort()], [["big"], ["again", "big"]]);
@@ -173,6 +177,11 @@ describe("cp", { skip: NO_AGENT, timeout: 60_000 }, () => {
     await copied(join(here, "version"), `${id}:/dev/null`);
     await copied(`${id}:${there}/from-pipe`, "/dev/null");
     assert.ok(lstatSync("/dev/null").isCharacterDevice());
+    await copied("/proc/version", `${id}:${there}/theirs`);
+    assert.match(readFileSync(join(there, "theirs"), "utf8"), /^Linux/);
+    const reader = promisify(execFile)("cat", [join(here, "pipe")]);
+    await copied(`${id}:${there}/theirs`, join(here, "pipe"));
+    assert.match((await reader).stdout, /^Linux/);
   });
 
   it("leaves out what is no file, and says so", async () => {
@@ -242,13 +251,37 @@ describe("cp", { skip: NO_AGENT, timeout: 60_000 }, () => {
       [["/etc/passwd", "inobody:/tmp/x"], 3, /doesn't exist/],
       [["/etc/passwd", `${server.add("paused").sandboxID}:/tmp/x`], 4, /is paused\nhint: run `aenv resume/],
       [["/etc/passwd", `${id}:/proc/none/x`], 3, /there is no folder \/proc\/none/],
+      [[`${id}:/dev/null`, "-"], 2, /is neither a file nor a folder\nhint: .*aenv exec \S+ cat \/dev\/null/],
+      [
+        ["/sys/devices/system/cpu/online", `${id}:${there}/x`],
+        1,
+        /^aenv: \S+online became shorter while it was read\n$/,
+      ],
+      [[`${id}:/etc/hostname`, "/dev/full"], 1, /^aenv: cannot write \/dev\/full: no space left\n$/],
     ] as const) {
       const [from, to] = argv;
       const result = await cp(from, to);
       assert.deepEqual([result.code, result.stdout, said.test(result.stderr)], [code, "", true], result.stderr);
     }
     const user = await cp("/etc/hostname", `${id}:${there}/x`, "", "--user", "nobody-of-this-name");
-    assert.deepEqual([user.code, /invalid username/.test(user.stderr)], [5, true], user.stderr);
+    assert.deepEqual([user.code, /invalid username/.test(user.stderr)], [2, true], user.stderr);
+    const bytes = await cp("/etc/hostname", `${id}:${there}/\ufffd`);
+    assert.deepEqual([bytes.code, /is not UTF-8\nhint: /.test(bytes.stderr)], [2, true], bytes.stderr);
+  });
+
+  it("Ctrl-C ends it also where a pipe has no other end", async () => {
+    execFileSync("mkfifo", [join(here, "pipe")]);
+    for (const [from, to] of [
+      [join(here, "pipe"), `${id}:${there}/x`],
+      [`${id}:/etc/hostname`, join(here, "pipe")],
+    ] as const) {
+      const io = new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY } });
+      const done = aenv(["cp", from, to], io);
+      while (io.listeners("SIGINT") === 0) await setImmediate();
+      io.signal("SIGINT");
+      assert.equal((await done).code, 130);
+    }
+    assert.deepEqual(readdirSync(there), []);
   });
 
   it("stops on Ctrl-C without half a file", async () => {

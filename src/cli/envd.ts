@@ -202,7 +202,7 @@ function output(stream: "stdout" | "stderr" | "terminal", base64: string): Proce
 /** The code a shell would give for this end: the process's own, or 128+n for signal n. Throws CliError when neither. */
 export function shellExitCode(end: ProcessEnd): number {
   if (end.exitCode !== undefined) return end.exitCode;
-  const words = end.status.replace(/^signal: /, "");
+  const words = end.status.replace(/^signal: /, "").replace(/ \(core dumped\)$/, "");
   const known = SIGNAL_WORDS.indexOf(words);
   const number = known > 0 ? known : Number(/^signal (\d+)$/.exec(words)?.[1]);
   if (Number.isInteger(number)) return 128 + number;
@@ -227,6 +227,22 @@ const SIGNAL_WORDS: readonly string[] = [
   "broken pipe",
   "alarm clock",
   "terminated",
+  "stack fault",
+  "child exited",
+  "continued",
+  "stopped (signal)",
+  "stopped",
+  "stopped (tty input)",
+  "stopped (tty output)",
+  "urgent I/O condition",
+  "CPU time limit exceeded",
+  "file size limit exceeded",
+  "virtual timer expired",
+  "profiling timer expired",
+  "window changed",
+  "I/O possible",
+  "power failure",
+  "bad system call",
 ];
 
 /** A command that could not be started has the code a shell would give; every other failure is aenv's. */

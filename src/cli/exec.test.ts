@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
+import { Writable } from "node:stream";
 import { after, beforeEach, describe, it } from "node:test";
 import { setImmediate } from "node:timers/promises";
 import { Code, ConnectError } from "@connectrpc/connect";
+import type { SignalName } from "./io.ts";
 import { aenv, type Result, TestIo } from "./testing/run.ts";
-import { KEY, ServerDouble } from "./testing/server.ts";
+import { KEY, type SandboxRecord, ServerDouble } from "./testing/server.ts";
 
 let server: ServerDouble;
 let id: string;
@@ -30,6 +32,13 @@ describe("exec", () => {
     for (const code of [0, 1, 42, 255]) assert.equal((await exec(["sh", "-c", `exit ${code}`])).code, code);
     assert.equal((await exec(["sh", "-c", "kill -9 $$"])).code, 137);
     assert.equal((await exec(["sh", "-c", "kill -15 $$"])).code, 143);
+    for (const [name, code] of [
+      ["SEGV", 139],
+      ["XCPU", 152],
+      ["SYS", 159],
+    ] as const) {
+      assert.equal((await exec(["sh", "-c", `kill -${name} $$`])).code, code);
+    }
     assert.equal((await exec(["no-such-program"])).code, 127);
     assert.equal((await exec(["/etc/passwd"])).code, 126);
     const unreachable = await aenv(["exec", "--url", "http://127.0.0.1:1", id, "true"], open());
@@ -107,14 +116,86 @@ describe("exec", () => {
     assert.equal(satisfied.code, 7);
   });
 
-  it("PROC-20: a broken stream is 125 and never the remote's success", async () => {
+  it("takes a broken connection up where it broke, nothing twice and nothing left out", async () => {
     const io = open();
-    const running = aenv(["exec", id, "sh", "-c", "echo up; exec sleep 60"], io);
-    await io.shows("stdout", "up");
+    const running = aenv(["exec", id, "sh", "-c", "echo 1; read word; echo $word; exit 3"], io);
+    await io.shows("stdout", "1\n");
+    const [process] = server.agent.running.values();
+    const [first] = process?.watchers ?? [];
     server.agent.cut();
-    const result = await running;
-    assert.equal(result.code, 125);
-    assert.match(result.stderr, /^aenv: cut by the test/);
+    while ([...(process?.watchers ?? [])].every((watcher) => watcher === first)) await setImmediate();
+    io.stdin.write("2\n");
+    assert.deepEqual([(await running).code, io.text("stdout")], [3, "1\n2\n"]);
+  });
+
+  it("PROC-20, LIFE-14: what cannot be taken up is 125, never the remote's success, and says what became of it", async () => {
+    const losing = async (lose: (sandbox: SandboxRecord) => void): Promise<Result> => {
+      const io = open();
+      const sandbox = server.add();
+      const running = aenv(["exec", sandbox.sandboxID, "sh", "-c", "echo up; exec sleep 60"], io);
+      await io.shows("stdout", "up\n");
+      lose(sandbox);
+      server.agent.cut();
+      return await running;
+    };
+    const paused = await losing((sandbox) => {
+      sandbox.state = "paused";
+    });
+    const gone = await losing(({ sandboxID }) => server.sandboxes.delete(sandboxID));
+    const forgotten = await losing(() => {
+      for (const process of server.agent.running.values()) {
+        process.kept = Buffer.from("up\nmore");
+        process.forgotten = 5;
+      }
+    });
+    const ended = await losing(() => {
+      server.agent.cut();
+      for (const { child } of server.agent.running.values()) child?.kill("SIGKILL");
+      server.agent.running.clear();
+    });
+    for (const { code } of [paused, gone, ended, forgotten]) assert.equal(code, 125);
+    assert.match(
+      paused.stderr,
+      /^aenv: \S+ was paused, .*`aenv resume \S+`.*\nhint: `aenv attach \S+ \d+` comes back to it\n$/,
+    );
+    assert.match(gone.stderr, /^aenv: \S+ is gone: deleted, or its time was over\n$/);
+    assert.match(ended.stderr, /^aenv: lost the program in \S+: it ended while the connection was down\n/);
+    assert.match(forgotten.stderr, /2 bytes of its output are not kept any more; it goes on\nhint: `aenv attach /);
+  });
+
+  it("a reader that stands still keeps nobody from ending it", async () => {
+    const stuck = async (argv: readonly string[], ...signals: SignalName[]): Promise<[number, string]> => {
+      const full = Promise.withResolvers<void>();
+      const env = { AENV_URL: server.url, AENV_API_KEY: KEY };
+      const io = new TestIo({ env, stdout: new Writable({ write: () => full.resolve() }) });
+      const running = aenv(argv, io);
+      await full.promise;
+      for (const signal of signals) io.signal(signal);
+      const { code, stderr } = await running;
+      return [code, stderr];
+    };
+    const why = "aenv: interrupted; what the command said is not being read\n";
+    assert.deepEqual(await stuck(["exec", id, "cat", "/dev/zero"], "SIGINT", "SIGINT"), [130, why]);
+    assert.deepEqual(await stuck(["exec", id, "cat", "/dev/zero"], "SIGTERM"), [143, why]);
+    const before = server.sandboxes.size;
+    assert.deepEqual(await stuck(["run", "base", "--", "cat", "/dev/zero"], "SIGQUIT"), [131, why]);
+    assert.equal(server.sandboxes.size, before, "run leaves no sandbox");
+    const { sandboxID } = server.add();
+    server.logs.set(sandboxID, [{ timestamp: new Date().toISOString(), level: "info", message: "said", fields: {} }]);
+    assert.equal((await stuck(["logs", "-f", sandboxID], "SIGINT", "SIGINT"))[0], 130);
+  });
+
+  it("a full disk behind its output is no defect of ours", async () => {
+    const full = Object.assign(new Error("ENOSPC: no space left on device, write"), { code: "ENOSPC" });
+    for (const [expected, ...argv] of [
+      [1, "ls"],
+      [125, "exec", id, "echo", "hi"],
+    ] as const) {
+      const stdout = new Writable({ write: (_chunk, _encoding, done) => done(full) }).on("error", () => {});
+      const io = new TestIo({ env: { AENV_URL: server.url, AENV_API_KEY: KEY }, stdout });
+      const { code, stderr } = await aenv(argv, io);
+      assert.deepEqual([code, stderr], [expected, "aenv: cannot write the output: no space left\n"]);
+    }
   });
 
   it("asks the command to end on Ctrl-C and kills it on the second", async () => {

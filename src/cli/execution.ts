@@ -74,17 +74,18 @@ export async function execute(
   { process, user, onTerminal, typed }: Execution,
   options: ExecuteOptions,
 ): Promise<number> {
-  const { ProcessClient, describeStart, terminalSize } = await import("./envd.ts");
+  const { describeStart, terminalSize } = await import("./envd.ts");
+  const target = { api, sandbox, user, canComeBack: options.canComeBack };
   if (!onTerminal) {
     const { runRemote } = await import("./remote.ts");
-    return await runRemote(context.io, new ProcessClient(api.http, sandbox, user), process);
+    return await runRemote(context.io, target, process);
   }
   const { command, terminalEnvs } = await import("./shell/program.ts");
   const onOne = { ...process, envs: { ...terminalEnvs(context.io), ...process.envs } };
   if (!typed) {
     const { runRemote } = await import("./remote.ts");
     const terminal = terminalSize(context.io.stdout);
-    return await runRemote(context.io, new ProcessClient(api.http, sandbox, user), { ...onOne, terminal });
+    return await runRemote(context.io, target, { ...onOne, terminal });
   }
   const { interact } = await import("./shell/interact.ts");
   const program = command(onOne);

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { ApiClient } from "./api.ts";
 import type { Context } from "./context.ts";
 import { ApiError, CliError, EXIT } from "./errors.ts";
+import { onEnding } from "./io.ts";
 
 const EVERY_MS = 1000;
 /** How long the server may be away (a restart) before we stop asking. */
@@ -19,9 +20,7 @@ export async function followSandbox(
 ): Promise<number> {
   const stop = new AbortController();
   const interrupted = new CliError(EXIT.interrupted, "interrupted");
-  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-    io.onSignal(name, () => stop.abort(interrupted)),
-  );
+  const forget = onEnding(io, () => stop.abort(interrupted));
   let lastMs: number | undefined;
   try {
     for (;;) {
@@ -47,7 +46,7 @@ export async function followSandbox(
     if (error === interrupted) return EXIT.interrupted;
     throw error;
   } finally {
-    for (const each of forget) each();
+    forget();
     stop.abort(interrupted);
   }
 }

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { ApiClient, SandboxHandle } from "./api.ts";
 import type { Context } from "./context.ts";
 import { ApiError, CliError, EXIT } from "./errors.ts";
+import { onEnding } from "./io.ts";
 import { openTunnel, TunnelError } from "./tunnel.ts";
 
 const LOCAL_HOST = "127.0.0.1";
@@ -26,7 +27,7 @@ export class Forwarder implements AsyncDisposable {
   readonly #api: ApiClient;
   readonly #sandbox: SandboxHandle;
   readonly #stop = new AbortController();
-  readonly #forget: (() => void)[];
+  readonly #forget: () => void;
   readonly #servers: Server[] = [];
   readonly #tasks = new Set<Promise<void>>();
   #lastNote = { text: "", atMs: 0 };
@@ -35,9 +36,7 @@ export class Forwarder implements AsyncDisposable {
     this.#context = context;
     this.#api = api;
     this.#sandbox = sandbox;
-    this.#forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-      context.io.onSignal(name, () => this.#stop.abort(new Interrupted())),
-    );
+    this.#forget = onEnding(context.io, () => this.#stop.abort(new Interrupted()));
   }
 
   /** All of them or none. Throws CliError for a port that cannot be had. */
@@ -76,7 +75,7 @@ export class Forwarder implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const forget of this.#forget) forget();
+    this.#forget();
     this.#stop.abort(new Interrupted());
     const closed = this.#servers.map((server) => new Promise((resolve) => server.close(resolve)));
     await Promise.all([...closed, ...this.#tasks]);

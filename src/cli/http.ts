@@ -1,7 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import * as http from "node:http";
-import { type Duplex, Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
+import type { Duplex } from "node:stream";
 import { CliError, EXIT } from "./errors.ts";
 
 export interface HttpRequest {
@@ -140,7 +139,7 @@ export class HttpClient {
         else reject(this.#unreachable(error));
       });
       if (stream === undefined) call.end(body as string | Uint8Array | undefined);
-      else sendStream(stream, call);
+      else void sendStream(stream, call);
     });
   }
 
@@ -157,14 +156,35 @@ function isStream(body: HttpRequest["body"]): body is AsyncIterable<Uint8Array> 
   return typeof body === "object" && Symbol.asyncIterator in body;
 }
 
-/** At the other side's pace. Once it has answered, what it does not take any more is no failure. */
-function sendStream(body: AsyncIterable<Uint8Array>, call: http.ClientRequest): void {
+/** At the other side's pace. Once it has answered, what it does not take any more is no failure. A body that breaks off is the call's
+ *  failure, and not that of the connection, which ends for it. */
+async function sendStream(body: AsyncIterable<Uint8Array>, call: http.ClientRequest): Promise<void> {
   let answered = false;
   call.once("response", () => {
     answered = true;
   });
-  pipeline(Readable.from(body), call).catch((error) => {
-    if (!answered) call.destroy(error);
+  try {
+    for await (const piece of body) {
+      if (call.destroyed) return;
+      if (!call.write(piece)) await drained(call);
+    }
+    call.end();
+  } catch (error) {
+    if (!answered) call.destroy(error as Error);
+  }
+}
+
+/** Settles when there is room again, or nobody to take anything. */
+async function drained(call: http.ClientRequest): Promise<void> {
+  if (call.destroyed) return;
+  await new Promise<void>((resolve) => {
+    const settle = (): void => {
+      call.off("drain", settle);
+      call.off("close", settle);
+      resolve();
+    };
+    call.on("drain", settle);
+    call.on("close", settle);
   });
 }
 

@@ -77,6 +77,17 @@ describe("exec -it", () => {
     });
   }
 
+  it("what was typed before the keys that leave arrives, also where it comes in one piece and the sandbox is slow", async () => {
+    const { io, done } = await typing(["exec", "-it", id, "bash"]);
+    const process = only();
+    server.agent.inputDelayMs = 50;
+    io.stdin.write("echo a\r");
+    io.stdin.write("echo b\r~.");
+    assert.equal((await done).code, 0);
+    server.agent.inputDelayMs = 0;
+    assert.equal(process.typed, "echo a\recho b\r");
+  });
+
   it("a lone Ctrl-P reaches the command although no key follows", async () => {
     const { io, done } = await typing(["exec", "-it", id, "bash"]);
     const process = only();

@@ -1,8 +1,13 @@
 import type { Readable, Writable } from "node:stream";
 import { runOnTerminal } from "#lib/spawn";
-import { BrokenPipeError } from "./errors.ts";
+import { BrokenPipeError, CliError, EXIT } from "./errors.ts";
 
-export type SignalName = "SIGINT" | "SIGTERM" | "SIGHUP" | "SIGWINCH" | "SIGCONT";
+/** The signals that ask a command to end, and the exit code of one that they ended. */
+export const ENDING_CODES = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129, SIGQUIT: 131 } as const;
+export type EndingSignal = keyof typeof ENDING_CODES;
+const ENDING_SIGNALS = Object.keys(ENDING_CODES) as EndingSignal[];
+
+export type SignalName = EndingSignal | "SIGWINCH" | "SIGCONT";
 
 export interface InputStream extends Readable {
   readonly isTTY?: boolean;
@@ -62,24 +67,42 @@ export function processIo(): CliIo {
   };
 }
 
-/** Settles when the stream has taken the bytes, so that whoever awaits it goes as fast as the reader.
- *  Throws BrokenPipeError when the reader is gone. */
-export async function writeAll(stream: Writable, data: string | Uint8Array): Promise<void> {
+/** Calls `listener` on each signal that asks us to end, instead of ending, until the returned function is called. */
+export function onEnding(io: Pick<CliIo, "onSignal">, listener: (name: EndingSignal) => void): () => void {
+  const forget = ENDING_SIGNALS.map((name) => io.onSignal(name, () => listener(name)));
+  return () => {
+    for (const each of forget) each();
+  };
+}
+
+/** Settles when the stream has taken the bytes, so that whoever awaits it goes as fast as the reader. Throws BrokenPipeError when the
+ *  reader is gone, CliError for what else keeps the bytes, and the signal's reason when it ends the wait for a reader. */
+export async function writeAll(stream: Writable, data: string | Uint8Array, signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted();
   await new Promise<void>((resolve, reject) => {
-    stream.write(data, (error) => (error ? reject(asBrokenPipe(error)) : resolve()));
+    const abort = (): void => reject(signal?.reason);
+    signal?.addEventListener("abort", abort, { once: true });
+    stream.write(data, (error) => {
+      signal?.removeEventListener("abort", abort);
+      if (error) reject(cannotWrite("the output", error));
+      else resolve();
+    });
   });
 }
 
 /** Of pipes and sockets; EIO of a terminal that was closed. */
 const GONE: ReadonlySet<string> = new Set(["EPIPE", "ERR_STREAM_DESTROYED", "ECONNRESET", "EIO"]);
 
-function asBrokenPipe(error: Error & { code?: string }): Error {
-  return GONE.has(error.code ?? "") ? new BrokenPipeError() : error;
+/** What a failed write to a pipe, a terminal, a device or a redirected file is to a person. */
+export function cannotWrite(what: string, error: Error & { code?: string }): Error {
+  if (GONE.has(error.code ?? "")) return new BrokenPipeError();
+  const why = error.code === "ENOSPC" ? "no space left" : error.message;
+  return new CliError(EXIT.failure, `cannot write ${what}: ${why}`, { cause: error });
 }
 
-/** Waits until what was written has left the process. A reader that has gone is no error here. */
-export async function flush(stream: Writable): Promise<void> {
-  await writeAll(stream, "").catch(() => {});
+/** Waits until what was written has left the process, or `signal` gives up on its reader. One that has gone is no error here. */
+export async function flush(stream: Writable, signal: AbortSignal): Promise<void> {
+  await writeAll(stream, "", signal).catch(() => {});
 }
 
 /** Colour only for a terminal that wants it (https://no-color.org). */

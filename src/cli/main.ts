@@ -1,11 +1,18 @@
 import { loadCommands } from "./commands/index.ts";
 import { BrokenPipeError, CliError, EXIT } from "./errors.ts";
-import { type CliIo, flush, writeAll } from "./io.ts";
+import { type CliIo, ENDING_CODES, flush, onEnding, writeAll } from "./io.ts";
 import { printableLines } from "./output.ts";
 import { runProgram } from "./program.ts";
 
 /** Runs one command line to its end and returns the exit code. The one place where errors are shown. Never throws. */
 export async function main(argv: readonly string[], io: CliIo): Promise<number> {
+  // From the end of the command on: until then signals are its own.
+  const leave = new AbortController();
+  let late: NodeJS.Timeout | undefined;
+  // Who asked us to end has not to wait for a reader that stands still. What else was written has been taken by now.
+  const giveUp = (exitCode: number): void => {
+    if (ENDED.has(exitCode)) late ??= setTimeout(() => leave.abort(), UNREAD_MS);
+  };
   let code: number;
   let failureCode: number | undefined;
   try {
@@ -17,17 +24,25 @@ export async function main(argv: readonly string[], io: CliIo): Promise<number> 
     }
     code = await runProgram(argv, commands, io);
   } catch (error) {
-    code = await report(error, failureCode, io);
+    if (error instanceof CliError) giveUp(error.exitCode);
+    code = await report(error, failureCode, io, leave.signal);
   }
-  await flush(io.stdout);
-  await flush(io.stderr);
+  giveUp(code);
+  const forget = onEnding(io, () => leave.abort());
+  await flush(io.stdout, leave.signal);
+  await flush(io.stderr, leave.signal);
+  forget();
+  clearTimeout(late);
   return code;
 }
 
-async function report(error: unknown, failureCode: number | undefined, io: CliIo): Promise<number> {
+const ENDED: ReadonlySet<number> = new Set(Object.values(ENDING_CODES));
+const UNREAD_MS = 1000;
+
+async function report(error: unknown, failureCode: number | undefined, io: CliIo, leave: AbortSignal): Promise<number> {
   if (error instanceof BrokenPipeError) return EXIT.ok;
   const text = error instanceof CliError ? describe(error) : describeDefect(error);
-  await writeAll(io.stderr, text).catch(() => {});
+  await writeAll(io.stderr, text, leave).catch(() => {});
   const code = error instanceof CliError ? error.exitCode : EXIT.failure;
   // The codes from 126 up mean the same for every command.
   return failureCode !== undefined && code < failureCode ? failureCode : code;

@@ -15,8 +15,9 @@ export class Output {
     this.#io = io;
   }
 
-  async line(text: string): Promise<void> {
-    await writeAll(this.#io.stdout, `${text}\n`);
+  /** `signal` ends the wait for a reader; so below. */
+  async line(text: string, signal?: AbortSignal): Promise<void> {
+    await writeAll(this.#io.stdout, `${text}\n`, signal);
   }
 
   async json(value: unknown): Promise<void> {
@@ -24,8 +25,8 @@ export class Output {
   }
 
   /** One value a line. */
-  async jsonLines(values: readonly unknown[]): Promise<void> {
-    await this.line(values.map((value) => harmless(JSON.stringify(value))).join("\n"));
+  async jsonLines(values: readonly unknown[], signal?: AbortSignal): Promise<void> {
+    await this.line(values.map((value) => harmless(JSON.stringify(value))).join("\n"), signal);
   }
 
   /** A list in the form that was asked for: as JSON, by what other commands take of each, or as a table. */

@@ -1,6 +1,7 @@
 import type { ApiClient, CreateSandbox, SandboxDetail, SandboxHandle } from "./api.ts";
 import type { Context } from "./context.ts";
 import { CliError, EXIT } from "./errors.ts";
+import { onEnding } from "./io.ts";
 import { whileWaiting } from "./progress.ts";
 
 /** A sandbox that runs. Throws CliError (conflict) for a paused one, which is not resumed. */
@@ -20,12 +21,10 @@ export async function createUninterrupted(
   const interrupted = new CliError(EXIT.interrupted, "interrupted before the sandbox was ready");
   const giveUp = new AbortController();
   let signals = 0;
-  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-    io.onSignal(name, () => {
-      signals += 1;
-      if (signals > 1) giveUp.abort(interrupted);
-    }),
-  );
+  const forget = onEnding(io, () => {
+    signals += 1;
+    if (signals > 1) giveUp.abort(interrupted);
+  });
   try {
     const creating = api.createSandbox(request, giveUp.signal);
     const sandbox = await whileWaiting(io, `starting a sandbox of ${request.templateID}`, creating);
@@ -33,6 +32,6 @@ export async function createUninterrupted(
     await api.deleteSandbox(sandbox.sandboxID);
     throw interrupted;
   } finally {
-    for (const remove of forget) remove();
+    forget();
   }
 }

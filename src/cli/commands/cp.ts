@@ -1,5 +1,6 @@
 import type { Command } from "../command.ts";
 import { CliError, EXIT } from "../errors.ts";
+import { onEnding } from "../io.ts";
 import { formatBytes } from "../output.ts";
 import { runningSandbox } from "../sandbox.ts";
 
@@ -47,9 +48,7 @@ followed; devices, pipes and sockets are left out. A local path with a colon is 
     }
     const interrupted = new CliError(EXIT.interrupted, "interrupted; what was copied before is kept");
     const stop = new AbortController();
-    const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-      context.io.onSignal(name, () => stop.abort(interrupted)),
-    );
+    const forget = onEnding(context.io, () => stop.abort(interrupted));
     const skipped: string[] = [];
     let left = 0;
     const onSkipped = (path: string): void => {
@@ -77,7 +76,7 @@ followed; devices, pipes and sockets are left out. A local path with a colon is 
       }
       return EXIT.ok;
     } finally {
-      for (const each of forget) each();
+      forget();
       stop.abort(interrupted);
     }
   },

@@ -22,7 +22,7 @@ entry a line. What a command prints is its own: \`aenv exec\` and \`aenv attach\
     const reader = new LogReader(api, id);
     if (input.flag("follow")) {
       return await followSandbox(context, api, id, async (signal) => {
-        for await (const page of reader.news(signal)) await show(context, page);
+        for await (const page of reader.news(signal)) await show(context, page, signal);
       });
     }
     const all: LogEntry[] = [];
@@ -35,10 +35,10 @@ entry a line. What a command prints is its own: \`aenv exec\` and \`aenv attach\
   },
 };
 
-async function show({ out, json }: Context, entries: readonly LogEntry[]): Promise<void> {
+async function show({ out, json }: Context, entries: readonly LogEntry[], signal?: AbortSignal): Promise<void> {
   if (entries.length === 0) return;
-  if (json) await out.jsonLines(entries);
-  else await out.line(entries.map(lineOf).join("\n"));
+  if (json) await out.jsonLines(entries, signal);
+  else await out.line(entries.map(lineOf).join("\n"), signal);
 }
 
 function lineOf({ timestamp, level, message, fields }: LogEntry): string {

@@ -31,9 +31,9 @@ export const metrics: Command = {
     let titled = context.json;
     return await followSandbox(context, api, id, async (signal) => {
       const fresh = await reader.news(signal);
-      if (!titled) await context.out.line(TITLES);
+      if (!titled) await context.out.line(TITLES, signal);
       titled = true;
-      await show(context, fresh);
+      await show(context, fresh, signal);
     });
   },
 };
@@ -46,10 +46,10 @@ function row(cells: readonly string[]): string {
   return cells.map((cell, at) => (at === 0 ? cell.padEnd(WIDTHS[0]) : cell.padStart(WIDTHS[at] ?? 0))).join("  ");
 }
 
-async function show({ out, json }: Context, readings: readonly Metric[]): Promise<void> {
+async function show({ out, json }: Context, readings: readonly Metric[], signal?: AbortSignal): Promise<void> {
   if (readings.length === 0) return;
-  if (json) await out.jsonLines(readings);
-  else await out.line(readings.map(lineOf).join("\n"));
+  if (json) await out.jsonLines(readings, signal);
+  else await out.line(readings.map(lineOf).join("\n"), signal);
 }
 
 function lineOf(reading: Metric): string {

@@ -3,6 +3,7 @@ import type { ApiClient, BuildInfo, BuildRef, RegistryLogin } from "../api.ts";
 import type { Command } from "../command.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT, EXIT_OF_KIND } from "../errors.ts";
+import { onEnding } from "../io.ts";
 import { ProgressDisplay } from "../progress.ts";
 import { Prompter } from "../prompt.ts";
 
@@ -87,9 +88,7 @@ async function follow(context: Context, api: ApiClient, build: BuildRef): Promis
   const interrupted = new CliError(EXIT.interrupted, "interrupted; the pull goes on in the server", {
     hint: "`aenv template ls` shows how it ends",
   });
-  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-    io.onSignal(name, () => stop.abort(interrupted)),
-  );
+  const forget = onEnding(io, () => stop.abort(interrupted));
   const display = new ProgressDisplay(io);
   try {
     let offset = 0;
@@ -107,7 +106,7 @@ async function follow(context: Context, api: ApiClient, build: BuildRef): Promis
       stop.signal.throwIfAborted();
     }
   } finally {
-    for (const remove of forget) remove();
+    forget();
     await display.clear();
   }
 }

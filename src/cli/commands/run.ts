@@ -3,6 +3,7 @@ import type { Command } from "../command.ts";
 import type { Context } from "../context.ts";
 import { ApiError, CliError, EXIT } from "../errors.ts";
 import { EXECUTION_OPTIONS, execute, parseExecution } from "../execution.ts";
+import { onEnding } from "../io.ts";
 import { keepAlive } from "../keepalive.ts";
 import { DEFAULT_TIMEOUT_S } from "../options.ts";
 import { whileWaiting } from "../progress.ts";
@@ -49,15 +50,13 @@ The exit code is the command's own, 128+n when signal n ended it, 125 when aenv 
 
 /** From here on no signal ends us before the sandbox is deleted; whoever has to act on one listens besides. */
 class HeldSignals implements Disposable {
-  readonly #forget: (() => void)[];
+  readonly #forget: () => void;
   #any = false;
 
   constructor({ io }: Context) {
-    this.#forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-      io.onSignal(name, () => {
-        this.#any = true;
-      }),
-    );
+    this.#forget = onEnding(io, () => {
+      this.#any = true;
+    });
   }
 
   throwIfAny(): void {
@@ -65,7 +64,7 @@ class HeldSignals implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const forget of this.#forget) forget();
+    this.#forget();
   }
 }
 
@@ -73,9 +72,7 @@ class HeldSignals implements Disposable {
 async function remove({ io, out }: Context, api: ApiClient, id: string): Promise<void> {
   const giveUp = new AbortController();
   const interrupted = new CliError(EXIT.interrupted, "interrupted");
-  const forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-    io.onSignal(name, () => giveUp.abort(interrupted)),
-  );
+  const forget = onEnding(io, () => giveUp.abort(interrupted));
   try {
     await whileWaiting(io, `deleting ${id}`, api.deleteSandbox(id, giveUp.signal));
   } catch (error) {
@@ -86,6 +83,6 @@ async function remove({ io, out }: Context, api: ApiClient, id: string): Promise
       `aenv: could not delete ${id}: ${why}\nhint: \`aenv rm ${id}\` does; it ends by itself in ${DEFAULT_TIMEOUT_S} s`,
     );
   } finally {
-    for (const each of forget) each();
+    forget();
   }
 }

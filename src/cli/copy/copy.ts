@@ -1,6 +1,5 @@
-import { constants } from "node:fs";
-import { open, realpath, stat } from "node:fs/promises";
-import { BrokenPipeError, CliError, EXIT } from "../errors.ts";
+import { realpath, stat } from "node:fs/promises";
+import { CliError, EXIT } from "../errors.ts";
 import { type CliIo, writeAll } from "../io.ts";
 import type { TransferDisplay } from "../progress.ts";
 import { chunksOf } from "../streams.ts";
@@ -8,6 +7,7 @@ import type { RemoteFiles } from "./files.ts";
 import { shown, toBytes } from "./names.ts";
 import { cannotRead, packTree } from "./pack.ts";
 import { type Existing, type Landing, landingOf, landingPath, type Place, type Source } from "./place.ts";
+import { readSpecial, writeSpecial } from "./special.ts";
 import { unpackTree, writeFile } from "./unpack.ts";
 
 export interface Copying {
@@ -38,7 +38,8 @@ export async function copyUp(copying: Copying, from: Here, to: string): Promise<
   const isStream = source === undefined || source.kind === "stream";
   // Devices and the like stay what they are: they are written to, not replaced.
   if (isStream || (source.kind === "file" && there?.kind === "other")) {
-    const content = source === undefined ? chunksOf(copying.io.stdin, copying.signal) : localContent(source.path);
+    const content =
+      source === undefined ? chunksOf(copying.io.stdin, copying.signal) : readSpecial(source.path, copying.signal);
     copying.display.files = 1;
     return await files.write(landingPath(landing), counted(copying, content));
   }
@@ -60,7 +61,9 @@ export async function copyDown(copying: Copying, from: string, to: Here): Promis
   const found = await files.stat(from);
   if (found === undefined) throw new CliError(EXIT.notFound, `there is no ${shown(from)} in the sandbox`);
   if (found.kind === "other") {
-    throw new CliError(EXIT.usage, `${shown(from)} is neither a file nor a folder`);
+    throw new CliError(EXIT.usage, `${shown(from)} is neither a file nor a folder`, {
+      hint: `a command can read it: aenv exec ${files.sandboxID} cat ${shown(from)}`,
+    });
   }
   if (to.kind === "stream") {
     if (found.kind === "folder") {
@@ -69,7 +72,8 @@ export async function copyDown(copying: Copying, from: string, to: Here): Promis
       });
     }
     display.files = 1;
-    for await (const piece of counted(copying, await files.read(from))) await writeAll(io.stdout, piece);
+    for await (const piece of counted(copying, await files.read(from)))
+      await writeAll(io.stdout, piece, copying.signal);
     return;
   }
   const here = await localKind(to.path);
@@ -77,13 +81,15 @@ export async function copyDown(copying: Copying, from: string, to: Here): Promis
   if (found.kind === "folder") return await folderDown(copying, found.path, landingOf(source, to.path, existing(here)));
   display.files = 1;
   display.totalBytes = found.size;
-  if (here === "stream") return await intoStream(copying, found.path, to.path);
+  if (here === "stream") {
+    return await writeSpecial(to.path, counted(copying, await files.read(found.path)), copying.signal);
+  }
   const landing = landingOf(source, to.path, existing(here));
   await requireLocalFolder(landing);
   // A link that the target itself names is followed; one that lies in a folder is replaced.
   const path = here === "file" ? await behindLinks(to.path) : landingPath(landing);
   const content = await files.read(found.path);
-  await writeFile(path, { mode: found.mode, content }, packing(copying));
+  await writeFile(path, { ...found, content }, packing(copying));
 }
 
 async function folderDown(copying: Copying, from: string, landing: Landing): Promise<void> {
@@ -128,8 +134,12 @@ async function localSource(
 ): Promise<{ readonly kind: "file" | "folder" | "stream"; readonly path: string; readonly size: number }> {
   try {
     const info = await stat(toBytes(path));
-    const real = info.isFile() || info.isDirectory() ? await behindLinks(path) : path;
-    return { kind: info.isFile() ? "file" : info.isDirectory() ? "folder" : "stream", path: real, size: info.size };
+    const stream = { kind: "stream", path, size: info.size } as const;
+    if (!info.isFile() && !info.isDirectory()) return stream;
+    // A file that has no name any more is reached by /dev/stdin and the like alone.
+    const real = await behindLinks(path).catch(() => undefined);
+    if (real === undefined) return stream;
+    return { kind: info.isFile() ? "file" : "folder", path: real, size: info.size };
   } catch (error) {
     throw cannotRead(path, error);
   }
@@ -149,23 +159,4 @@ async function localKind(path: string): Promise<"file" | "folder" | "stream" | u
 
 async function behindLinks(path: string): Promise<string> {
   return (await realpath(toBytes(path), { encoding: "buffer" })).toString("latin1");
-}
-
-async function* localContent(path: string): AsyncGenerator<Buffer, void> {
-  const file = await open(toBytes(path), constants.O_RDONLY).catch((error) => {
-    throw cannotRead(path, error);
-  });
-  yield* file.createReadStream({ highWaterMark: 1 << 20 }) as AsyncIterable<Buffer>;
-}
-
-/** Into a pipe or device, which stays what it is. */
-async function intoStream(copying: Copying, from: string, path: string): Promise<void> {
-  const file = await open(toBytes(path), constants.O_WRONLY);
-  try {
-    for await (const piece of counted(copying, await copying.files.read(from))) await file.writeFile(piece);
-  } catch (error) {
-    throw (error as NodeJS.ErrnoException).code === "EPIPE" ? new BrokenPipeError() : error;
-  } finally {
-    await file.close();
-  }
 }

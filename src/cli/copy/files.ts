@@ -14,6 +14,8 @@ export interface RemoteEntry {
   /** Permission bits. */
   readonly mode: number;
   readonly size: number;
+  /** Older agents do not say. */
+  readonly modifiedS?: number;
   /** Behind all links. */
   readonly path: string;
 }
@@ -23,12 +25,14 @@ export class RemoteFiles {
   readonly sandboxID: string;
   readonly #http: HttpClient;
   readonly #headers: Readonly<Record<string, string>>;
+  readonly #user: string | undefined;
   readonly #signal: AbortSignal;
 
   constructor(http: HttpClient, sandbox: SandboxHandle, user: string | undefined, signal: AbortSignal) {
     this.sandboxID = sandbox.sandboxID;
     this.#http = http;
     this.#headers = agentHeaders(sandbox, user);
+    this.#user = user;
     this.#signal = signal;
   }
 
@@ -38,16 +42,17 @@ export class RemoteFiles {
     try {
       const options = { timeoutMs: CALL_TIMEOUT_MS, signal: this.#signal };
       const answer = await connect.unary("/filesystem.Filesystem/Stat", { path: toText(path) }, options);
-      const { type, mode = 0, size = "0", symlinkTarget } = (answer as { entry?: WireEntry }).entry ?? {};
+      const { type, mode = 0, size = "0", modifiedTime, symlinkTarget } = (answer as { entry?: WireEntry }).entry ?? {};
       return {
         kind: type === "FILE_TYPE_DIRECTORY" ? "folder" : type === "FILE_TYPE_FILE" ? "file" : "other",
         mode,
         size: Number(size),
+        ...(modifiedTime === undefined ? {} : { modifiedS: Math.floor(Date.parse(modifiedTime) / 1000) }),
         path: symlinkTarget === undefined ? path : Buffer.from(symlinkTarget).toString("latin1"),
       };
     } catch (error) {
       if (error instanceof RpcError && error.answered && error.code === "not_found") return undefined;
-      throw error;
+      throw this.#ofUser(error);
     }
   }
 
@@ -87,7 +92,13 @@ export class RemoteFiles {
     });
     const status = response.statusCode ?? 0;
     if (status >= 200 && status < 300) return response;
-    throw refusal(status, (await readBody(response, MAX_ANSWER_BYTES)).toString("utf8"), route);
+    throw this.#ofUser(refusal(status, (await readBody(response, MAX_ANSWER_BYTES)).toString("utf8"), route));
+  }
+
+  /** The server gave us the token that lets us in; what the agent does not know is the user. */
+  #ofUser(error: unknown): unknown {
+    const isRefused = error instanceof CliError && error.exitCode === EXIT.unauthenticated;
+    return isRefused && this.#user !== undefined ? new CliError(EXIT.usage, error.message, { cause: error }) : error;
   }
 
   async *#chunks(response: IncomingMessage): AsyncGenerator<Buffer, void> {
@@ -109,6 +120,7 @@ interface WireEntry {
   readonly type?: string;
   readonly mode?: number;
   readonly size?: string | number;
+  readonly modifiedTime?: string;
   readonly symlinkTarget?: string;
 }
 

@@ -1,11 +1,14 @@
 import { constants } from "node:fs";
-import { lstat, open, readdir, readlink } from "node:fs/promises";
+import { type FileHandle, lstat, open, readdir, readlink } from "node:fs/promises";
 import { CliError, EXIT } from "../errors.ts";
 import { shown, toBytes } from "./names.ts";
 import { TAR_END, type TarEntry, tarHeader, tarPadding } from "./tar.ts";
 
 const PIECE_BYTES = 1 << 20;
 const GATHERED_BYTES = 256 * 1024;
+/** Most are empty indeed. */
+const UNSIZED_PIECE_BYTES = 4096;
+const UNSIZED_MAX_BYTES = 64 << 20;
 
 export interface Packing {
   /** Called for each file and link, and as content goes out. */
@@ -58,6 +61,7 @@ async function* packFile(path: string, entry: Omit<TarEntry, "kind">, on: Packin
   try {
     const { size } = await reading(path, file.stat());
     on.onFile();
+    if (size === 0) return yield* packUnsized(path, file, entry, on);
     yield tarHeader({ ...entry, kind: "file", size });
     for (let at = 0; at < size; ) {
       const piece = Buffer.allocUnsafe(Math.min(PIECE_BYTES, size - at));
@@ -71,6 +75,32 @@ async function* packFile(path: string, entry: Omit<TarEntry, "kind">, on: Packin
   } finally {
     await file.close();
   }
+}
+
+/** Files of /proc and the like say that they are empty, whatever is in them. */
+async function* packUnsized(
+  path: string,
+  file: FileHandle,
+  entry: Omit<TarEntry, "kind">,
+  on: Packing,
+): AsyncGenerator<Buffer, void> {
+  const pieces: Buffer[] = [];
+  let size = 0;
+  for (;;) {
+    const { buffer, bytesRead } = await reading(path, file.read(Buffer.allocUnsafe(UNSIZED_PIECE_BYTES)));
+    if (bytesRead === 0) break;
+    size += bytesRead;
+    if (size > UNSIZED_MAX_BYTES) {
+      throw new CliError(EXIT.failure, `${shown(path)} does not say how large it is, and is larger than 64 MiB`, {
+        hint: `hand it over as a stream: aenv cp - ID:FILE < ${shown(path)}`,
+      });
+    }
+    on.onBytes(bytesRead);
+    pieces.push(buffer.subarray(0, bytesRead));
+  }
+  yield tarHeader({ ...entry, kind: "file", size });
+  yield* pieces;
+  yield tarPadding(size);
 }
 
 /** What went wrong here is not to be taken for a failure of the connection. */

@@ -1,4 +1,5 @@
 import { CliError, EXIT } from "../errors.ts";
+import { printable } from "../output.ts";
 import { baseName, join, ofText, parentOf, shown } from "./names.ts";
 
 /** One side of a copy, as a word names it. Paths are bytes. */
@@ -10,6 +11,12 @@ export type Place =
 /** `ID:PATH`, `-`, or a path of this machine; one with a colon in its first part is written `./a:b`. */
 export function parsePlace(word: string): Place {
   if (word === "-") return { kind: "stream" };
+  // What stands for bytes that are no text: they would become another name.
+  if (word.includes("\ufffd")) {
+    throw new CliError(EXIT.usage, `'${printable(word)}' is not UTF-8`, {
+      hint: "such names are copied with the folder that they are in",
+    });
+  }
   const remote = /^([A-Za-z0-9_-]+):(.*)$/s.exec(word);
   if (remote?.[1] !== undefined) return { kind: "sandbox", id: remote[1], path: ofText(remote[2] ?? "") };
   if (word === "" || word.startsWith(":")) throw new CliError(EXIT.usage, `'${word}' is no place to copy from or to`);

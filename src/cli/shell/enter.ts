@@ -43,6 +43,7 @@ const FAREWELLS: Readonly<Record<Ending["kind"], (id: string, ending: Ending) =>
   signal: (id) => `Interrupted; the shell in ${id} goes on.`,
   paused: (id) => `${id} was paused. \`aenv cn ${id}\` resumes it with its shell.`,
   gone: (id) => `${id} is gone: deleted, or its time was over.`,
+  ended: (id) => `Lost the shell in ${id}: it ended while the connection was down.`,
   lost: (id, ending) => `Lost the shell in ${id}${ending.kind === "lost" ? `: ${ending.why}` : ""}.`,
 };
 

@@ -1,8 +1,9 @@
 import type { ApiClient, SandboxHandle } from "../api.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
+import { whyLost } from "../take-up.ts";
 import type { Program } from "./program.ts";
-import { attachTerminal, type Ending } from "./session.ts";
+import { attachTerminal } from "./session.ts";
 
 export interface InteractOptions {
   readonly user?: string;
@@ -45,11 +46,5 @@ export async function interact(
     return ending.kind === "signal" ? ending.exitCode : EXIT.ok;
   }
   await context.out.note("");
-  throw new CliError(EXIT.interrupted, whyEnded(sandbox.sandboxID, ending), ending.kind === "lost" ? back : {});
-}
-
-function whyEnded(id: string, ending: Ending): string {
-  if (ending.kind === "paused") return `${id} was paused, with the program in it; \`aenv resume ${id}\` lets it go on`;
-  if (ending.kind === "lost") return `lost the program in ${id}: ${ending.why}`;
-  return `${id} is gone: deleted, or its time was over`;
+  throw new CliError(EXIT.interrupted, whyLost(sandbox.sandboxID, ending), ending.kind === "lost" ? back : {});
 }

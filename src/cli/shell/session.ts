@@ -1,17 +1,17 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ApiClient, SandboxHandle } from "../api.ts";
 import { NOTHING_KEPT, ProcessClient, type ProcessEvent, shellExitCode, terminalSize } from "../envd.ts";
-import { ApiError, CliError, RpcError } from "../errors.ts";
-import type { CliIo } from "../io.ts";
+import { RpcError } from "../errors.ts";
+import { type CliIo, ENDING_CODES, onEnding } from "../io.ts";
 import { keepAlive } from "../keepalive.ts";
+import { type Lost, takeUpAgain } from "../take-up.ts";
 import { InputSender } from "./input.ts";
 import { DetachKeys } from "./keys.ts";
 import { began, type Opened, type Program } from "./program.ts";
 import { RawTerminal } from "./terminal.ts";
 
-const SIGNAL_CODES = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129 } as const;
-const RECONNECT_TRIES = 12;
-const RECONNECT_MAX_WAIT_MS = 5000;
+/** For what was typed before the keys that leave to arrive. */
+const LAST_INPUT_MAX_MS = 2000;
 const REDRAW_PAUSE_MS = 60;
 /** Whoever wants to leave types Ctrl-Q right behind Ctrl-P; after this it was meant for the program. */
 const CTRL_P_HOLD_MS = 500;
@@ -20,9 +20,7 @@ export type Ending =
   | { readonly kind: "exited"; readonly exitCode: number }
   | { readonly kind: "detached" }
   | { readonly kind: "signal"; readonly exitCode: number }
-  | { readonly kind: "paused" }
-  | { readonly kind: "gone" }
-  | { readonly kind: "lost"; readonly why: string };
+  | Lost;
 
 export interface SessionOptions {
   /** Who the process calls are made as; absent = the template's default. */
@@ -67,7 +65,7 @@ class TerminalSession implements AsyncDisposable {
   readonly #client: ProcessClient;
   readonly #options: SessionOptions;
   readonly #stop = new AbortController();
-  readonly #forget: (() => void)[];
+  readonly #forget: () => void;
   readonly #keys: DetachKeys;
   readonly #input: InputSender;
   #terminal: RawTerminal | undefined;
@@ -77,6 +75,7 @@ class TerminalSession implements AsyncDisposable {
   #keepAlive: Promise<void> | undefined;
   #holding: NodeJS.Timeout | undefined;
   #resizing: Promise<void> = Promise.resolve();
+  #leaving: Promise<void> | undefined;
 
   constructor(io: CliIo, api: ApiClient, sandbox: SandboxHandle, options: SessionOptions) {
     this.#io = io;
@@ -91,9 +90,7 @@ class TerminalSession implements AsyncDisposable {
       },
       (high) => (high ? this.#terminal?.pauseInput() : this.#terminal?.resumeInput()),
     );
-    this.#forget = (["SIGINT", "SIGTERM", "SIGHUP"] as const).map((name) =>
-      io.onSignal(name, () => this.#leave({ kind: "signal", exitCode: SIGNAL_CODES[name] })),
-    );
+    this.#forget = onEnding(io, (name) => this.#leave({ kind: "signal", exitCode: ENDING_CODES[name] }));
   }
 
   async run(program: Program): Promise<Ending> {
@@ -114,8 +111,8 @@ class TerminalSession implements AsyncDisposable {
     this.#stop.abort(new Leave({ kind: "detached" }));
     clearTimeout(this.#holding);
     this.#terminal?.[Symbol.dispose]();
-    for (const forget of this.#forget) forget();
-    await Promise.all([this.#keepAlive, this.#input.idle(), this.#resizing]);
+    this.#forget();
+    await Promise.all([this.#keepAlive, this.#input.idle(), this.#resizing, this.#leaving]);
   }
 
   async #begin({ pid, offset, isStale }: Opened): Promise<void> {
@@ -125,7 +122,7 @@ class TerminalSession implements AsyncDisposable {
       this.#terminal = new RawTerminal(this.#io, {
         input: (bytes) => this.#type(bytes),
         resize: () => this.#resize(),
-        end: () => this.#leave({ kind: "signal", exitCode: SIGNAL_CODES.SIGHUP }),
+        end: () => this.#leave({ kind: "signal", exitCode: ENDING_CODES.SIGHUP }),
       });
       const { timeoutS } = this.#options;
       if (timeoutS !== undefined) this.#keepAlive = keepAlive(this.#api, this.#id, timeoutS, this.#stop.signal);
@@ -159,40 +156,35 @@ class TerminalSession implements AsyncDisposable {
   }
 
   /** The same program's events again, or why there is nothing to come back to. */
-  async #reconnect(broken: RpcError): Promise<AsyncGenerator<ProcessEvent, void> | Ending> {
-    let why: Error = broken;
-    for (let tries = 0; tries < RECONNECT_TRIES; tries += 1) {
-      const waitMs = Math.min(RECONNECT_MAX_WAIT_MS, 100 * 2 ** tries);
-      if (tries > 0) await this.#wait(waitMs);
-      if (tries === 2) await this.#terminal?.note("connection lost, trying again; Enter ~ . leaves");
-      try {
-        const { state } = await this.#api.getSandbox(this.#id, this.#stop.signal);
-        if (state === "paused") return { kind: "paused" };
-        const shownTo = this.#shownTo ?? NOTHING_KEPT;
-        const opened = await began(this.#client.attach(this.#pid ?? 0, shownTo, this.#stop.signal), shownTo);
-        await this.#begin(opened);
-        return opened.events;
-      } catch (error) {
-        this.#stop.signal.throwIfAborted();
-        if (error instanceof ApiError && error.status === 404) return { kind: "gone" };
-        if (error instanceof RpcError && error.code === "not_found") {
-          return { kind: "lost", why: "it ended while the connection was down" };
-        }
-        if (!(error instanceof CliError)) throw error;
-        why = error;
-      }
-    }
-    return { kind: "lost", why: why.message };
+  async #reconnect(broken: RpcError): Promise<AsyncGenerator<ProcessEvent, void> | Lost> {
+    const { signal } = this.#stop;
+    const open = async (): Promise<Opened> => {
+      const shownTo = this.#shownTo ?? NOTHING_KEPT;
+      const opened = await began(this.#client.attach(this.#pid ?? 0, shownTo, signal), shownTo);
+      await this.#begin(opened);
+      return opened;
+    };
+    const taken = await takeUpAgain(this.#api, this.#id, broken, signal, open, async () => {
+      await this.#terminal?.note("connection lost, trying again; Enter ~ . leaves");
+    });
+    return "kind" in taken ? taken : taken.events;
   }
 
   #type(bytes: Buffer): void {
+    if (this.#leaving !== undefined) return;
     clearTimeout(this.#holding);
     const { pass, detach } = this.#keys.take(bytes);
     this.#input.push(pass);
     if (this.#keys.holdsCtrlP) {
       this.#holding = setTimeout(() => this.#input.push(this.#keys.release()), CTRL_P_HOLD_MS);
     }
-    if (detach) this.#leave({ kind: "detached" });
+    if (detach) this.#leaving ??= this.#leaveBehindInput();
+  }
+
+  async #leaveBehindInput(): Promise<void> {
+    const late = sleep(LAST_INPUT_MAX_MS, undefined, { signal: this.#stop.signal }).catch(() => {});
+    await Promise.race([this.#input.idle(), late]);
+    this.#leave({ kind: "detached" });
   }
 
   #leave(ending: Ending): void {

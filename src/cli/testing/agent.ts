@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { Process } from "#gen/process/process_pb.js";
@@ -59,8 +60,9 @@ interface Running {
   /** What was typed into a terminal, and the sizes it got. */
   typed: string;
   readonly sizes: string[];
-  /** What a terminal has shown. */
+  /** What it has said, and how much of that is not kept any more, from its beginning on. */
   kept: Buffer;
+  forgotten: number;
 }
 
 /**
@@ -74,6 +76,8 @@ export class AgentDouble {
   /** What this machine lacks although the test's has it. */
   missing = new Set<string>();
   inputError: ConnectError | undefined;
+  /** How long input is on its way. */
+  inputDelayMs = 0;
   /** Whether it keeps output for who attaches, as agents do since they say where a stream begins. */
   keeps = true;
   #nextPid = 1000;
@@ -103,12 +107,13 @@ export class AgentDouble {
       async *connect(request, context) {
         const process = agent.#find(request.process);
         const asked = Number(context.requestHeader.get("aenv-output-offset") ?? 0);
-        const from = Math.min(asked, process.kept.length);
+        const from = Math.min(Math.max(asked, process.forgotten), process.kept.length);
         if (agent.keeps) context.responseHeader.set("aenv-output-offset", String(from));
         yield* agent.#watch(process, agent.keeps ? process.kept.subarray(from) : Buffer.alloc(0));
       },
       async sendInput(request) {
         if (agent.inputError !== undefined) throw agent.inputError;
+        if (agent.inputDelayMs > 0) await sleep(agent.inputDelayMs);
         const process = agent.#find(request.process);
         const input = request.input?.input;
         if (input?.case === "pty") agent.#type(process, Buffer.from(input.value).toString("utf8"));
@@ -174,6 +179,7 @@ export class AgentDouble {
       typed: "",
       sizes: [],
       kept: Buffer.alloc(0),
+      forgotten: 0,
     };
     child.stdin?.on("error", () => {});
     try {
@@ -191,12 +197,13 @@ export class AgentDouble {
     const ended = once(child, "exit") as Promise<[number | null, string | null]>;
     const drain = async (name: "stdout" | "stderr"): Promise<void> => {
       for await (const value of child[name] ?? []) {
+        process.kept = Buffer.concat([process.kept, value]);
         await publish(process, { case: "data", value: { output: { case: name, value } } });
       }
     };
     await Promise.all([drain("stdout"), drain("stderr")]);
     const [code, signal] = await ended;
-    const words = { SIGKILL: "killed", SIGTERM: "terminated", SIGSEGV: "segmentation fault" }[signal ?? ""];
+    const words = SIGNAL_WORDS[signal ?? ""];
     const value =
       code === null
         ? { exitCode: -1, exited: false, status: `signal: ${words}` }
@@ -214,6 +221,7 @@ export class AgentDouble {
       typed: "",
       sizes: [size],
       kept: Buffer.alloc(0),
+      forgotten: 0,
     };
     this.running.set(process.pid, process);
     queueMicrotask(() => this.#print(process, "ready$ "));
@@ -241,9 +249,8 @@ export class AgentDouble {
     try {
       yield { event: { event: { case: "start" as const, value: { pid: process.pid } } } };
       if (replay.length > 0) {
-        yield {
-          event: { event: { case: "data" as const, value: { output: { case: "pty" as const, value: replay } } } },
-        };
+        const output = { case: process.child === undefined ? ("pty" as const) : ("stdout" as const), value: replay };
+        yield { event: { event: { case: "data" as const, value: { output } } } };
       }
       for await (const event of watcher) yield { event: { event } };
     } finally {
@@ -258,6 +265,14 @@ export class AgentDouble {
     return found;
   }
 }
+
+const SIGNAL_WORDS: Readonly<Record<string, string>> = {
+  SIGKILL: "killed",
+  SIGTERM: "terminated",
+  SIGSEGV: "segmentation fault (core dumped)",
+  SIGXCPU: "CPU time limit exceeded",
+  SIGSYS: "bad system call",
+};
 
 async function publish(process: Running, event: Event): Promise<void> {
   await Promise.all([...process.watchers].map((watcher) => watcher.push(event)));

@@ -22,10 +22,13 @@ export class TestIo implements CliIo {
   readonly #written: { stdout: Buffer[]; stderr: Buffer[] } = { stdout: [], stderr: [] };
   readonly #news = new EventEmitter();
 
-  constructor(options: { readonly env?: Record<string, string>; readonly terminal?: boolean } = {}) {
+  /** `stdout`: in place of a reader that takes everything. */
+  constructor(
+    options: { readonly env?: Record<string, string>; readonly terminal?: boolean; readonly stdout?: Writable } = {},
+  ) {
     this.env = { XDG_CONFIG_HOME: "/nonexistent", ...options.env };
     this.stdin = new PassThrough();
-    this.stdout = this.#sink("stdout");
+    this.stdout = options.stdout ?? this.#sink("stdout");
     this.stderr = this.#sink("stderr");
     if (options.terminal) {
       const size = { isTTY: true, columns: 100, rows: 30 };
