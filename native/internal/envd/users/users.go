@@ -8,6 +8,7 @@ package users
 import (
 	"bufio"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -202,7 +203,8 @@ func (d Database) eachLine(name string, fields int, visit func([]string) bool) {
 	}
 }
 
+// parseID reads the number of a user or group. The largest is nobody's: chown and setuid take it for "leave it as it is".
 func parseID(text string) (uint32, bool) {
 	id, err := strconv.ParseUint(text, 10, 32)
-	return uint32(id), err == nil
+	return uint32(id), err == nil && id != math.MaxUint32
 }

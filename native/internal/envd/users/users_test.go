@@ -17,7 +17,7 @@ func database(t *testing.T) Database {
 	if err := os.Mkdir(filepath.Join(root, "etc"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	passwd := "root:x:0:0:root:/root:/bin/bash\n# comment\nbroken:x\ndev:x:1000:1000:Dev,,,:/home/dev:/bin/sh\nbare:x:1001:1001:::\n"
+	passwd := "root:x:0:0:root:/root:/bin/bash\n# comment\nbroken:x\ndev:x:1000:1000:Dev,,,:/home/dev:/bin/sh\nbare:x:1001:1001:::\nlast:x:4294967295:0:::\n"
 	group := "root:x:0:\ndev:x:1000:\naudio:x:29:dev,other\nvideo:x:44:other,dev\nempty:x:50:\n"
 	for name, text := range map[string]string{"passwd": passwd, "group": group} {
 		if err := os.WriteFile(filepath.Join(root, "etc", name), []byte(text), 0o644); err != nil {
@@ -46,7 +46,7 @@ func TestPROC19Lookup(t *testing.T) {
 			t.Errorf("Lookup(%q) = %+v, %v; want %+v", spec, got, ok, want)
 		}
 	}
-	for _, spec := range []string{"", "ghost", "dev:ghosts", "-1", "broken", "dev\n"} {
+	for _, spec := range []string{"", "ghost", "dev:ghosts", "-1", "broken", "dev\n", "4294967295", "4294967295:0", "dev:4294967295", "last"} {
 		if user, ok := d.Lookup(spec); ok {
 			t.Errorf("Lookup(%q) found %+v", spec, user)
 		}
