@@ -50,7 +50,7 @@ var _ processconnect.ProcessHandler = (*Service)(nil)
 
 // NewService returns a service without processes. It starts them through r; clock keeps their deadlines.
 func NewService(who *identity.Store, r *reaper.Reaper, clock *runclock.Clock) *Service {
-	return &Service{identity: who, reaper: r, clock: clock, patience: patience{others: 5 * time.Second, alone: time.Minute}}
+	return &Service{identity: who, reaper: r, clock: clock, patience: patience{others: 5 * time.Second, alone: 10 * time.Minute}}
 }
 
 // List returns the live processes.
