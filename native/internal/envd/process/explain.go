@@ -19,11 +19,14 @@ import (
 	"aenv/native/internal/envd/users"
 )
 
+// nameMax is the longest name in a folder, in bytes.
+const nameMax = 255
+
 // explainStart turns the error of a failed start, which does not say what failed, into one that does.
 func explainStart(err error, p *plan) error {
 	cmd := p.request.Process.Cmd
 	switch {
-	case errors.Is(err, unix.E2BIG):
+	case isTooLarge(err, p.path):
 		return invalid("the arguments and environment of '%s' are larger than the kernel allows", cmd)
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM):
 		return connect.NewError(connect.CodeResourceExhausted, fmt.Errorf("cannot fork: the sandbox is out of processes or memory: %w", err))
@@ -45,6 +48,15 @@ func explainStart(err error, p *plan) error {
 	default:
 		return connect.NewError(connect.CodeInternal, fmt.Errorf("start '%s': %w", cmd, err))
 	}
+}
+
+// isTooLarge tells whether a start failed because of the size of the arguments and environment: Linux says E2BIG, gVisor's exec
+// what it says of a long path too.
+func isTooLarge(err error, path string) bool {
+	if errors.Is(err, unix.ENAMETOOLONG) && !spawn.Failed(err, spawn.Chdir) {
+		return len(path) < unix.PathMax && !slices.ContainsFunc(strings.Split(path, "/"), func(name string) bool { return len(name) > nameMax })
+	}
+	return errors.Is(err, unix.E2BIG)
 }
 
 func explainWorkdir(p *plan) error {

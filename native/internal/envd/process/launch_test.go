@@ -5,12 +5,15 @@ import (
 	"encoding/base64"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	processpb "aenv/native/gen/process"
 	"aenv/native/internal/envd/identity"
+	"aenv/native/internal/envd/spawn"
 )
 
 // PROC-14: a working directory that cannot be used is named.
@@ -169,6 +172,28 @@ func TestPROC16Environment(t *testing.T) {
 	err := b.failure(&processpb.StartRequest{Process: &processpb.ProcessConfig{Cmd: "env", Envs: map[string]string{"HUGE": strings.Repeat("x", 4<<20)}}})
 	if connect.CodeOf(err) != connect.CodeInvalidArgument || !strings.Contains(err.Error(), "larger than the kernel allows") {
 		t.Errorf("huge: %v", err)
+	}
+}
+
+// gVisor's exec has one error for arguments that are too large and for a path that is too long.
+func TestTooLargeIsNotTooLong(t *testing.T) {
+	for _, c := range []struct {
+		call, path string
+		errno      syscall.Errno
+		code       connect.Code
+		want       string
+	}{
+		{"exec", "/bin/sh", unix.E2BIG, connect.CodeInvalidArgument, "larger than the kernel allows"},
+		{"exec", "/bin/sh", unix.ENAMETOOLONG, connect.CodeInvalidArgument, "larger than the kernel allows"},
+		{"exec", "/bin/" + strings.Repeat("x", nameMax+1), unix.ENAMETOOLONG, connect.CodeInternal, "file name too long"},
+		{"exec", strings.Repeat("/bin", unix.PathMax/4), unix.ENAMETOOLONG, connect.CodeInternal, "file name too long"},
+		{spawn.Chdir, "/bin/sh", unix.ENAMETOOLONG, connect.CodeInvalidArgument, "cwd"},
+	} {
+		long := &plan{path: c.path, cwd: "/" + strings.Repeat("x", nameMax+1), request: shell("")}
+		err := explainStart(&spawn.Error{Call: c.call, Errno: c.errno}, long)
+		if connect.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s of %.20s…, %v: %v", c.call, c.path, c.errno, err)
+		}
 	}
 }
 
