@@ -147,4 +147,19 @@ describe("the agent by the SDK", { timeout: 300_000 }, () => {
     await type(first.pid, "echo still-$((40 + 2))");
     await until("the terminal that was come back to", () => Buffer.concat(again).toString().includes("still-42"));
   });
+
+  it("ends what runs in a terminal by its keys, behind a line too that nobody has read (PROC-17)", async () => {
+    await using sandbox = await newSandbox();
+    for (const key of ["\x03", "\x1c"]) {
+      const shown: Buffer[] = [];
+      const onData = (data: Uint8Array): void => void shown.push(Buffer.from(data));
+      const { pid } = await sandbox.pty.create({ cols: 80, rows: 20, onData, timeoutMs: 0 });
+      const shows = (text: string): boolean => Buffer.concat(shown).includes(text);
+      const type = (keys: string): Promise<void> => sandbox.pty.sendInput(pid, Buffer.from(keys));
+      await type("sh -c 'echo runs-$((40 + 2)); exec sleep 1000'\r");
+      await until("the program", () => shows("runs-42"));
+      for (const keys of ["\r", key, "echo next-$((40 + 2))\r"]) await type(keys);
+      await until(`the command behind ${JSON.stringify(key)}`, () => shows("next-42"));
+    }
+  });
 });

@@ -13,6 +13,8 @@ var errInputClosed = errors.New("standard input is closed")
 // input is the writing end of a process's standard input or terminal. Writes are kept whole and in the order of arrival.
 type input struct {
 	file *os.File
+	// keyboard is nil for what is no terminal. It is guarded by turn.
+	keyboard *keyboard
 	// turn holds one token: whoever has it may write or close.
 	turn chan struct{}
 	// ended is closed when the process has exited; a write that nobody will read ends then.
@@ -27,7 +29,7 @@ func newInput(file *os.File, ended <-chan struct{}) *input {
 	return in
 }
 
-// write blocks while the process does not read. It gives up when ctx or the process ends.
+// write blocks while the process does not read. It gives up when ctx or the process ends. It may change data.
 func (in *input) write(ctx context.Context, data []byte) error {
 	if err := in.take(ctx); err != nil {
 		return err
@@ -35,6 +37,9 @@ func (in *input) write(ctx context.Context, data []byte) error {
 	defer in.give()
 	if in.closed {
 		return errInputClosed
+	}
+	if in.keyboard != nil {
+		data = in.keyboard.press(data)
 	}
 	finished := make(chan struct{})
 	watching := make(chan struct{})

@@ -46,15 +46,18 @@ func openSide(controller int, size unix.Winsize, uid, gid int) (int, error) {
 
 // resizeTerminal sets the size that the process sees.
 func resizeTerminal(controller *os.File, size unix.Winsize) error {
-	conn, err := controller.SyscallConn()
+	return onDescriptor(controller, func(fd int) error { return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &size) })
+}
+
+// onDescriptor has act call the kernel about an open file that others use meanwhile.
+func onDescriptor(file *os.File, act func(fd int) error) error {
+	conn, err := file.SyscallConn()
 	if err != nil {
 		return err
 	}
-	var ioctlErr error
-	if err := conn.Control(func(fd uintptr) {
-		ioctlErr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &size)
-	}); err != nil {
+	var actErr error
+	if err := conn.Control(func(fd uintptr) { actErr = act(int(fd)) }); err != nil {
 		return err
 	}
-	return ioctlErr
+	return actErr
 }

@@ -64,6 +64,7 @@ func (w *wires) terminal(pty *processpb.PTY, p *plan, proc *process) error {
 	w.child = [3]int{side, side, side}
 	proc.terminal = controller
 	proc.in = newInput(controller, proc.exited)
+	proc.in.keyboard = &keyboard{controller: controller}
 	proc.outputs = []*output{newOutput(controller, terminalChunkBytes, terminal)}
 	return nil
 }
