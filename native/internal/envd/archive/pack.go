@@ -172,8 +172,5 @@ func (p *packer) isKernels(path string, info fs.FileInfo) bool {
 		return false
 	}
 	var system unix.Statfs_t
-	if unix.Statfs(path, &system) != nil {
-		return false
-	}
-	return system.Type == unix.PROC_SUPER_MAGIC || system.Type == unix.SYSFS_MAGIC
+	return unix.Statfs(path, &system) == nil && filesystem.IsKernels(&system)
 }

@@ -36,10 +36,10 @@ func moveAcross(source, destination string) error {
 		err = os.Rename(temporary, destination)
 	}
 	if err != nil {
-		_ = os.RemoveAll(temporary)
+		_ = removeTree(temporary)
 		return err
 	}
-	return os.RemoveAll(source)
+	return removeTree(source)
 }
 
 // copyTree copies files, directories and links with owner, mode, time and what clients have said of files. Anything else cannot be

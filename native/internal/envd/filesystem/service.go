@@ -132,7 +132,7 @@ func (s *Service) Remove(_ context.Context, req *connect.Request[filesystempb.Re
 	if path == "/" {
 		return nil, invalid("the root directory cannot be removed")
 	}
-	if err := os.RemoveAll(path); err != nil {
+	if err := removeTree(path); err != nil {
 		return nil, failure(path, err)
 	}
 	return connect.NewResponse(&filesystempb.RemoveResponse{}), nil
