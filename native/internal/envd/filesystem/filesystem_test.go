@@ -138,6 +138,7 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	b.must(os.WriteFile(other+"/tree/sub/file", []byte("x"), 0o600))
 	b.must(os.Chmod(other+"/tree/sub/file", 0o711|os.ModeSetuid))
 	b.must(unix.Setxattr(other+"/tree/sub/file", metadataPrefix+"kind", []byte("small"), 0))
+	b.must(unix.Setxattr(other+"/tree/sub", metadataPrefix+"kind", []byte("folder"), 0))
 	b.must(os.Chown(other+"/tree/sub", 7, 8))
 	b.must(os.Symlink("sub/file", other+"/tree/link"))
 	b.must(b.move(other+"/tree", b.path("moved")))
@@ -155,6 +156,9 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	}
 	if got := metadataOf(b.path("moved/sub/file")); got["kind"] != "small" {
 		t.Errorf("metadata: %v", got)
+	}
+	if got := metadataOf(b.path("moved/sub")); got["kind"] != "folder" {
+		t.Errorf("metadata of a folder: %v", got)
 	}
 	if _, err := os.Lstat(other + "/tree"); !os.IsNotExist(err) {
 		t.Fatal("the source is still there")

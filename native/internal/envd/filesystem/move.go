@@ -29,6 +29,25 @@ func move(source, destination string) error {
 	}
 }
 
+// isBelow tells whether a path, which need not exist, lies below a folder, by whatever links and mounts. Between file systems the
+// kernel does not know: a folder that was copied into a mount below itself would have no end.
+func isBelow(path string, folder fs.FileInfo) bool {
+	for above := filepath.Dir(path); ; above = filepath.Dir(above) {
+		real, err := filepath.EvalSymlinks(above)
+		if err != nil && above != "/" {
+			continue
+		}
+		for ; ; real = filepath.Dir(real) {
+			if info, err := os.Stat(real); err == nil && os.SameFile(info, folder) {
+				return true
+			}
+			if real == filepath.Dir(real) {
+				return false
+			}
+		}
+	}
+}
+
 func moveAcross(source, destination string) error {
 	temporary := filepath.Join(filepath.Dir(destination), TemporaryName(false))
 	err := copyTree(source, temporary)
@@ -42,7 +61,7 @@ func moveAcross(source, destination string) error {
 	return removeTree(source)
 }
 
-// copyTree copies files, directories and links with owner, mode, time and what clients have said of files. Anything else cannot be
+// copyTree copies files, directories and links with owner, mode, time and what clients have said of them. Anything else cannot be
 // moved this way.
 func copyTree(source, destination string) error {
 	info, err := os.Lstat(source)
@@ -104,6 +123,11 @@ func copyFile(source, destination string, info fs.FileInfo) error {
 }
 
 func copyDir(source, destination string) error {
+	// These could not be removed afterwards, and some of them have no end.
+	var system unix.Statfs_t
+	if err := unix.Statfs(source, &system); err == nil && IsKernels(&system) {
+		return fmt.Errorf("'%s' holds files of the kernel: %w", source, unix.EPERM)
+	}
 	if err := os.Mkdir(destination, 0o700); err != nil {
 		return err
 	}
@@ -116,5 +140,17 @@ func copyDir(source, destination string) error {
 			return err
 		}
 	}
-	return nil
+	return copyMetadata(source, destination)
+}
+
+func copyMetadata(source, destination string) error {
+	metadata := metadataOf(source)
+	if len(metadata) == 0 {
+		return nil
+	}
+	to, err := os.Open(destination)
+	if err != nil {
+		return err
+	}
+	return errors.Join(ReplaceMetadata(to, metadata), to.Close())
 }

@@ -91,8 +91,13 @@ func (s *Service) Move(_ context.Context, req *connect.Request[filesystempb.Move
 	if err != nil {
 		return nil, invalid("%v", err)
 	}
-	if _, err := os.Lstat(source); err != nil {
+	info, err := os.Lstat(source)
+	if err != nil {
 		return nil, failure(source, err)
+	}
+	// Before the parents are made: a move that is refused leaves nothing behind.
+	if isBelow(destination, info) {
+		return nil, invalid("'%s' cannot be moved into itself", source)
 	}
 	if err := EnsureDirs(filepath.Dir(destination), user); err != nil {
 		return nil, failure(destination, err)
