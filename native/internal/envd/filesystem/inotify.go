@@ -37,6 +37,7 @@ func (w *watcher) run() {
 
 // catchUp handles what the kernel knows by now, so that what was done before it was called is in the next take.
 func (w *watcher) catchUp() {
+	w.complete()
 	_ = w.withFD(func(fd int) error {
 		for range readsAtOnce {
 			if err := w.read(fd); err != nil {
@@ -45,6 +46,15 @@ func (w *watcher) catchUp() {
 		}
 		return nil
 	})
+}
+
+// complete tries again to watch everything, where that failed before.
+func (w *watcher) complete() {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if w.incomplete {
+		w.restart()
+	}
 }
 
 // read handles a buffer of events. The error is the system's, EAGAIN when there are none.
@@ -80,6 +90,14 @@ func (w *watcher) addWatch(dir string, mask uint32) error {
 		if err == nil {
 			w.dirs[int32(wd)], w.wds[dir] = dir, int32(wd)
 		}
+		return err
+	})
+}
+
+// removeWatch ends a watch. One whose directory is gone has ended by itself.
+func (w *watcher) removeWatch(wd int32) {
+	_ = w.withFD(func(fd int) error {
+		_, err := unix.InotifyRmWatch(fd, uint32(wd))
 		return err
 	})
 }

@@ -43,6 +43,19 @@ func (b *bench) watcher(recursive bool) string {
 	return res.Msg.WatcherId
 }
 
+// inside is the service's own side of a polling watcher.
+func (b *bench) inside(id string) *pollingWatcher {
+	b.service.watchers.mu.Lock()
+	defer b.service.watchers.mu.Unlock()
+	return b.service.watchers.byID[id]
+}
+
+// ask takes a watcher's events, or the error instead of them.
+func (b *bench) ask(id string) error {
+	_, err := b.client.GetWatcherEvents(context.Background(), connect.NewRequest(&filesystempb.GetWatcherEventsRequest{WatcherId: id}))
+	return err
+}
+
 func TestPollingWatcher(t *testing.T) {
 	b := newBench(t)
 	id := b.watcher(false)
@@ -151,13 +164,7 @@ func TestWatchersAreBounded(t *testing.T) {
 	b := newBench(t)
 	first := b.watcher(false)
 	id := b.watcher(false)
-	ask := func(id string) error {
-		_, err := b.client.GetWatcherEvents(context.Background(), connect.NewRequest(&filesystempb.GetWatcherEventsRequest{WatcherId: id}))
-		return err
-	}
-	b.service.watchers.mu.Lock()
-	busy := b.service.watchers.byID[id]
-	b.service.watchers.mu.Unlock()
+	busy := b.inside(id)
 	isLost := func() bool {
 		busy.mu.Lock()
 		defer busy.mu.Unlock()
@@ -170,7 +177,7 @@ func TestWatchersAreBounded(t *testing.T) {
 		b.must(os.WriteFile(b.path("f"), nil, 0o644))
 		b.must(os.Remove(b.path("f")))
 	}
-	if err := ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
+	if err := b.ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
 		t.Fatalf("a loss is told as %v", err)
 	}
 	b.must(os.WriteFile(b.path("after"), nil, 0o644))
@@ -178,10 +185,10 @@ func TestWatchersAreBounded(t *testing.T) {
 	for range pollingWatchersMax - 1 {
 		b.watcher(false)
 	}
-	if err := ask(first); connect.CodeOf(err) != connect.CodeNotFound {
+	if err := b.ask(first); connect.CodeOf(err) != connect.CodeNotFound {
 		t.Errorf("the one that nobody asked: %v", err)
 	}
-	b.must(ask(id))
+	b.must(b.ask(id))
 	b.service.Close()
 	if left := b.service.waiting.Load(); left != 0 {
 		t.Errorf("%d events wait in watchers that are closed", left)

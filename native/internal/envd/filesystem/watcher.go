@@ -2,7 +2,6 @@ package filesystem
 
 import (
 	"crypto/rand"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +59,8 @@ type watcher struct {
 	wds       map[string]int32
 	announced map[string]struct{}
 	uploads   map[uint32]bool
+	// incomplete tells that there are folders without a watch, since the kernel had none to give.
+	incomplete bool
 
 	ready chan struct{}
 	// waiting is how many events wait in all watchers.
@@ -114,7 +115,7 @@ func (w *watcher) take() (changes []change, lost bool) {
 
 func (w *watcher) handle(wd int32, mask, cookie uint32, name string) {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
-		w.overflow()
+		w.restart()
 		return
 	}
 	dir, known := w.dirs[wd]
@@ -173,90 +174,6 @@ func (w *watcher) handleEntry(path string, mask, cookie uint32) {
 		w.emit(path, filesystempb.EventType_EVENT_TYPE_RENAME)
 		w.leave(path, isDir)
 	}
-}
-
-func (w *watcher) enter(path string, isDir bool) {
-	if isDir && w.recursive {
-		if err := w.addTree(path, true); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-			w.overflow()
-		}
-	}
-}
-
-// addTree watches a directory and, when recursive, those below; announce reports what is in them as created.
-func (w *watcher) addTree(dir string, announce bool) error {
-	mask := uint32(watchMask)
-	if dir != "" {
-		mask |= unix.IN_DONT_FOLLOW
-	}
-	if err := w.addWatch(dir, mask); err != nil {
-		return &os.PathError{Op: "watch", Path: filepath.Join(w.root, dir), Err: err}
-	}
-	if !w.recursive {
-		return nil
-	}
-	children, err := os.ReadDir(filepath.Join(w.root, dir) + "/")
-	if err != nil {
-		return err
-	}
-	for _, child := range children {
-		path := filepath.Join(dir, child.Name())
-		if strings.HasPrefix(child.Name(), TemporaryPrefix) {
-			continue
-		}
-		if announce {
-			w.announce(path, child)
-		}
-		if child.IsDir() {
-			if err := w.addTree(path, announce); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (w *watcher) announce(path string, entry os.DirEntry) {
-	if _, twice := w.announced[path]; twice {
-		return
-	}
-	if len(w.announced) >= announcedMax {
-		clear(w.announced)
-	}
-	w.announced[path] = struct{}{}
-	w.emit(path, filesystempb.EventType_EVENT_TYPE_CREATE)
-	if info, err := entry.Info(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
-		w.emit(path, filesystempb.EventType_EVENT_TYPE_WRITE)
-	}
-}
-
-// leave forgets what has gone, and all below it.
-func (w *watcher) leave(path string, isDir bool) {
-	delete(w.announced, path)
-	if !isDir {
-		return
-	}
-	below := path + "/"
-	for name := range w.announced {
-		if strings.HasPrefix(name, below) {
-			delete(w.announced, name)
-		}
-	}
-	for dir, wd := range w.wds {
-		if dir == path || strings.HasPrefix(dir, below) {
-			// A watch whose directory is gone has ended by itself.
-			_ = w.withFD(func(fd int) error {
-				_, err := unix.InotifyRmWatch(fd, uint32(wd))
-				return err
-			})
-			w.forget(dir)
-		}
-	}
-}
-
-func (w *watcher) forget(dir string) {
-	delete(w.dirs, w.wds[dir])
-	delete(w.wds, dir)
 }
 
 func (w *watcher) emit(name string, kind filesystempb.EventType) {

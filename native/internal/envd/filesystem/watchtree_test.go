@@ -1,0 +1,67 @@
+package filesystem
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+)
+
+// More events than the kernel keeps: the client is told, and what changed meanwhile in the tree is watched from then on.
+func TestATreeIsWatchedAfterALoss(t *testing.T) {
+	b := newBench(t)
+	b.must(os.MkdirAll(b.path("was/below"), 0o755))
+	b.must(os.MkdirAll(b.path("left"), 0o755))
+	b.must(os.WriteFile(b.path("f"), nil, 0o644))
+	id := b.watcher(true)
+	inside := b.inside(id)
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	b.must(err)
+	kept, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	b.must(err)
+	inside.reading.Lock()
+	for i := range kept + 1 {
+		// Others than the one before: the kernel keeps equal ones once.
+		if i%2 == 0 {
+			b.must(os.Chmod(b.path("f"), 0o600))
+		} else {
+			b.must(os.Chmod(b.path("was"), 0o755))
+		}
+	}
+	b.must(os.MkdirAll(b.path("late/below"), 0o755))
+	b.must(os.Rename(b.path("was"), b.path("is")))
+	b.must(os.Remove(b.path("left")))
+	inside.reading.Unlock()
+	if err := b.ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
+		t.Fatalf("a loss is told as %v", err)
+	}
+	for _, name := range []string{"late/f", "late/below/f", "is/f", "is/below/f"} {
+		b.must(os.WriteFile(b.path(name), nil, 0o644))
+	}
+	b.poll(id, "CREATE late/f", "CREATE late/below/f", "CREATE is/f", "CREATE is/below/f")
+	inside.reading.Lock()
+	defer inside.reading.Unlock()
+	if len(inside.dirs) != 5 || len(inside.wds) != 5 {
+		t.Errorf("watched: %v, %v", inside.dirs, inside.wds)
+	}
+}
+
+// A watch that the kernel did not give is asked for again, and until it is there the client is told of losses.
+func TestAWatchThatIsMissingIsTriedAgain(t *testing.T) {
+	b := newBench(t)
+	id := b.watcher(true)
+	inside := b.inside(id)
+	b.must(os.Mkdir(b.path("late"), 0o755))
+	b.poll(id, "CREATE late")
+	inside.reading.Lock()
+	inside.leave("late", true)
+	inside.incomplete = true
+	inside.reading.Unlock()
+	if err := b.ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
+		t.Fatalf("a loss is told as %v", err)
+	}
+	b.must(os.WriteFile(b.path("late/f"), nil, 0o644))
+	b.poll(id, "CREATE late/f")
+}
