@@ -13,7 +13,7 @@ const (
 	// readsAtOnce bounds how long one client's question can be kept by others who change files meanwhile.
 	readsAtOnce = 64
 	watchMask   = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
-		unix.IN_DELETE_SELF | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
+		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 )
 
 func (w *watcher) run() {

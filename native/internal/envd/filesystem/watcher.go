@@ -61,6 +61,8 @@ type watcher struct {
 	uploads   map[uint32]bool
 	// incomplete tells that there are folders without a watch, since the kernel had none to give.
 	incomplete bool
+	// gone tells that the root is no longer at its path.
+	gone bool
 
 	ready chan struct{}
 	// waiting is how many events wait in all watchers.
@@ -127,8 +129,8 @@ func (w *watcher) handle(wd int32, mask, cookie uint32, name string) {
 		return
 	}
 	if name == "" {
-		if dir == "" && mask&unix.IN_DELETE_SELF != 0 {
-			w.emit(".", filesystempb.EventType_EVENT_TYPE_REMOVE)
+		if dir == "" {
+			w.handleRoot(mask)
 		}
 		return
 	}
@@ -139,6 +141,29 @@ func (w *watcher) handle(wd int32, mask, cookie uint32, name string) {
 		return
 	}
 	w.handleEntry(filepath.Join(dir, name), mask, cookie)
+}
+
+// handleRoot handles what happens to the watched directory itself. One that is no longer at its path has no further events,
+// removed or renamed: what would be told of are other files than those at the client's path.
+func (w *watcher) handleRoot(mask uint32) {
+	switch {
+	case mask&unix.IN_DELETE_SELF != 0:
+		w.emit(".", filesystempb.EventType_EVENT_TYPE_REMOVE)
+		w.gone = true
+	case mask&unix.IN_MOVE_SELF != 0:
+		w.emit(".", filesystempb.EventType_EVENT_TYPE_RENAME)
+		w.gone = true
+		for wd := range w.dirs {
+			w.removeWatch(wd)
+		}
+		clear(w.dirs)
+		clear(w.wds)
+	case mask&unix.IN_ATTRIB != 0:
+		// A removal is one of attributes, too.
+		if _, err := os.Stat(w.root); err == nil {
+			w.emit(".", filesystempb.EventType_EVENT_TYPE_CHMOD)
+		}
+	}
 }
 
 func (w *watcher) handleEntry(path string, mask, cookie uint32) {

@@ -24,6 +24,9 @@ func (w *watcher) enter(path string, isDir bool) {
 // removed.
 func (w *watcher) restart() {
 	w.overflow()
+	if w.gone {
+		return
+	}
 	clear(w.announced)
 	clear(w.uploads)
 	before := w.dirs

@@ -2,6 +2,7 @@ package filesystem
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -64,4 +65,36 @@ func TestAWatchThatIsMissingIsTriedAgain(t *testing.T) {
 	}
 	b.must(os.WriteFile(b.path("late/f"), nil, 0o644))
 	b.poll(id, "CREATE late/f")
+}
+
+// What happens to the watched folder itself is told as ".". Under its new name it is another: nothing of it is told.
+func TestTheWatchedFolderItself(t *testing.T) {
+	for _, recursive := range []bool{false, true} {
+		for end, want := range map[string]string{"rename": "RENAME .", "remove": "REMOVE ."} {
+			b := newBench(t)
+			outside := t.TempDir()
+			b.must(os.Mkdir(b.path("sub"), 0o755))
+			id := b.watcher(recursive)
+			b.must(os.Chmod(b.dir, 0o700))
+			b.poll(id, "CHMOD .")
+			wants := []string{want}
+			switch end {
+			case "rename":
+				b.must(os.Rename(b.dir, outside+"/moved"))
+				b.must(os.Chmod(outside+"/moved", 0o755))
+				b.must(os.WriteFile(outside+"/moved/sub/f", nil, 0o644))
+				b.must(os.WriteFile(outside+"/moved/f", nil, 0o644))
+			case "remove":
+				wants = []string{"REMOVE sub", want}
+				b.must(os.RemoveAll(b.dir))
+			}
+			got := b.poll(id, want)
+			b.must(os.Mkdir(b.dir, 0o755))
+			b.must(os.WriteFile(b.path("f"), nil, 0o644))
+			got = append(got, b.poll(id)...)
+			if !slices.Equal(got, wants) {
+				t.Errorf("%s, recursive %v: %v", end, recursive, got)
+			}
+		}
+	}
 }
