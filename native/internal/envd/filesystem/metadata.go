@@ -58,6 +58,20 @@ func ReplaceMetadata(file *os.File, metadata map[string]string) error {
 	return nil
 }
 
+// KeepForeignAttributes gives a file that is going to replace that at path the extended attributes that others have set there,
+// access lists among them, as far as it takes them. A program's capabilities are not kept: they were for the old content, and the
+// kernel drops them at any write.
+func KeepForeignAttributes(file *os.File, path string) {
+	for name := range strings.SplitSeq(string(grow(func(b []byte) (int, error) { return unix.Listxattr(path, b) })), "\x00") {
+		if name == "" || name == "security.capability" || strings.HasPrefix(name, metadataPrefix) {
+			continue
+		}
+		if value := grow(func(b []byte) (int, error) { return unix.Getxattr(path, name, b) }); value != nil {
+			_ = unix.Fsetxattr(int(file.Fd()), name, value, 0)
+		}
+	}
+}
+
 // metadataOf reads the metadata of what path leads to.
 func metadataOf(path string) map[string]string {
 	return readMetadata(func(b []byte) (int, error) { return unix.Listxattr(path, b) },

@@ -27,8 +27,8 @@ type target struct {
 }
 
 // write makes content the content of path: whoever reads it meanwhile gets the old content or the new one, whole. The file
-// then belongs to the user; its mode stays, a new one is 0644. A body that breaks off leaves the old file, or none. Other
-// hard links of the file, and programs that have it open, keep the old content.
+// then belongs to the user; its mode and what others have attached to it stay, a new one is 0644. A body that breaks off leaves
+// the old file, or none. Other hard links of the file, and programs that have it open, keep the old content.
 func (f *files) write(path string, user users.User, metadata map[string]string, content io.Reader) error {
 	t, err := newTarget(path, user, metadata)
 	if err != nil {
@@ -47,6 +47,10 @@ func (f *files) write(path string, user users.User, metadata map[string]string, 
 	defer file.Close()
 	err = pieces.Copy(file, content)
 	if err == nil {
+		if t.old != nil {
+			// Before the mode, which is a part of an access list.
+			filesystem.KeepForeignAttributes(file, t.path)
+		}
 		err = t.finish(file)
 	}
 	if err == nil {
