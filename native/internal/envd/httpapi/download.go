@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -110,13 +111,20 @@ func wantsGzip(accept string) bool {
 		name, weight, _ := strings.Cut(strings.TrimSpace(coding), ";")
 		switch {
 		case strings.EqualFold(name, "gzip"):
-			gzipped = strings.TrimSpace(weight) != "q=0"
+			gzipped = !isRefused(weight)
 		case strings.EqualFold(name, "identity"), name == "":
 		default:
 			return false
 		}
 	}
 	return gzipped
+}
+
+// isRefused tells of the weight of a coding that it is zero, in whatever notation.
+func isRefused(weight string) bool {
+	name, value, _ := strings.Cut(weight, "=")
+	q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+	return strings.EqualFold(strings.TrimSpace(name), "q") && err == nil && q == 0
 }
 
 func sendGzip(w http.ResponseWriter, path string, content io.ReadSeeker) error {

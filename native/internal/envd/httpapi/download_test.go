@@ -116,3 +116,18 @@ func TestADownloadLeavesNoDeadline(t *testing.T) {
 		time.Sleep(2 * b.api.files.idle)
 	}
 }
+
+func TestGzipIsForWhoAsksForIt(t *testing.T) {
+	b := newBench(t)
+	if err := os.WriteFile(b.path("f"), []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for accept, want := range map[string]string{
+		"gzip": "gzip", "gzip;q=0.1": "gzip", "GZIP; q=1.0, identity": "gzip", "gzip;q=": "gzip",
+		"gzip;q=0": "", "gzip;q=0.0": "", "gzip ; Q=0.000": "", "identity, gzip;q=0.": "", "gzip, deflate": "",
+	} {
+		if got := b.get(b.path("f"), "Accept-Encoding", accept); got.status != 200 || got.header.Get("Content-Encoding") != want {
+			t.Errorf("%s: %d, %q", accept, got.status, got.header.Get("Content-Encoding"))
+		}
+	}
+}
