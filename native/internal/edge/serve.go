@@ -177,10 +177,7 @@ func (e *Edge) toSandbox(w http.ResponseWriter, r *http.Request, to target.Targe
 		return forward.Forward(w, r, way)
 	}
 	return forward.Upgrade(w, r, way, func(err error) []byte {
-		switch {
-		case errors.Is(err, upstream.ErrFull):
-			return answer.TooManyConnections(to.SandboxID).Raw()
-		case known.Way.Retired():
+		if known.Way.Retired() {
 			return answer.NotFound(to.SandboxID).Raw()
 		}
 		return unreached(err, to).Raw()

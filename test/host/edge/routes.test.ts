@@ -82,12 +82,19 @@ describe("the routes of the edge", () => {
   });
 
   it("sends a request that waits for a port to the next incarnation, never to the last one's address", async () => {
-    world.serve = (_, response) => response.end("the next");
+    world.serve = async (request, response) => {
+      response.end(`the next${request.headers.upgrade ?? ""}${await text(request)}`);
+    };
     world.run(ID, 1, { address: "127.0.0.9" });
     const answer = world.ask("/");
+    // An upgrade is the client's until there is somebody to speak to, with its body.
+    const upgrade = world.dial("POST", "Connection: Upgrade", "Upgrade: echo", "Content-Length: 5");
+    upgrade.write("hello");
+    const upgraded = text(upgrade);
     await sleep(80);
     world.run(ID, 2);
     assert.equal(await (await answer).text(), "the next");
+    assert.match(await upgraded, /^HTTP\/1.1 200 .*the nextechohello/s);
   });
 
   it("takes changes in while any number of wakes wait for just that", { timeout: 20_000 }, async () => {

@@ -80,19 +80,19 @@ describe("upgraded connections through the edge", () => {
     assert.equal(((await reset) as NodeJS.ErrnoException).code, "ECONNRESET");
   });
 
-  it("sends an upgrade without the length of a body it does not send", async () => {
-    const seen: (string | undefined)[] = [];
-    world.serve = (request, response) => {
-      seen.push(request.headers["content-length"]);
+  it("NET-07 a service that ignores the offer gets the body, and the next request is not taken for one", async () => {
+    const seen: (string | number | undefined)[] = [];
+    world.serve = async (request, response) => {
+      seen.push(request.headers["content-length"], (await buffer(request)).length);
       response.end("no upgrade here");
     };
     world.run();
-    const socket = world.dial("GET", ...UPGRADE, "Content-Length: 120");
+    const socket = world.dial("POST", ...UPGRADE, "Content-Length: 120");
+    socket.write("x".repeat(120));
     await happens(socket, "data");
     socket.destroy();
-    // The next one on that connection is not taken for the body.
     assert.equal(await (await world.ask("/next")).text(), "no upgrade here");
-    assert.deepEqual(seen, [undefined, undefined]);
+    assert.deepEqual(seen, ["120", 120, undefined, 0]);
   });
 
   it("ends with a client that leaves before the service has answered, however it leaves", async () => {

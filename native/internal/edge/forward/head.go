@@ -58,12 +58,15 @@ func headOf(r *http.Request, to To) []byte {
 	return head.Bytes()
 }
 
-// upgradeHeadOf is the same for an upgrade: what comes behind it belongs to the connection, so it has no body.
-func upgradeHeadOf(r *http.Request, to To) []byte {
+// upgradeHeadOf is the same for an upgrade with a body of so many bytes: what comes behind that belongs to the connection.
+func upgradeHeadOf(r *http.Request, to To, bodyBytes int) []byte {
 	var head bytes.Buffer
 	begin(&head, r, to)
 	line(&head, "Connection", "Upgrade")
 	line(&head, "Upgrade", r.Header.Get("Upgrade"))
+	if HasBody(r) || r.Header.Get("Content-Length") != "" {
+		fmt.Fprintf(&head, "Content-Length: %d\r\n", bodyBytes)
+	}
 	head.WriteString("\r\n")
 	return head.Bytes()
 }

@@ -35,25 +35,44 @@ func IsUpgrade(r *http.Request) bool {
 }
 
 // Upgrade takes a connection out of the server's hands and through to a service. The service may take its time to answer, as
-// long as the client is there. refuse is what a client gets raw when there is nobody, for the pool's error or ErrLost.
+// long as the client is there. Before that it returns the pool's errors, as Forward does, and ErrClientGone. refuse is what a
+// client gets raw when the service goes away before it has answered.
 func Upgrade(w http.ResponseWriter, r *http.Request, to To, refuse func(error) []byte) error {
+	body, isWhole, err := contentOf(r)
+	if err != nil {
+		return ErrClientGone
+	}
+	if !isWhole {
+		// An offer may be ignored: with a body that is not held here the request is an ordinary one.
+		return Forward(w, r, to)
+	}
+	// A new one: a kept one may just have been closed by its service, and what is upgraded is never given back.
+	conn, err := to.Pool.Dial(r.Context(), to.Port)
+	if err != nil {
+		// What comes behind an upgrade may be of its stream, and is no next request.
+		w.Header().Set("Connection", "close")
+		if r.Context().Err() != nil {
+			return ErrClientGone
+		}
+		return err
+	}
 	raw, stream, err := http.NewResponseController(w).Hijack()
 	if err != nil {
+		conn.Abort()
 		return err
 	}
 	if err := raw.SetDeadline(time.Time{}); err != nil {
+		conn.Abort()
 		_ = raw.Close()
 		return nil
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	client := waitWith(raw, stream.Reader, cancel)
-	conn, said, err := ask(ctx, r, to)
+	said, err := ask(ctx, r, to, conn, body)
 	early := client.stop()
 	if ctx.Err() != nil {
 		// It left.
-		if conn != nil {
-			conn.Abort()
-		}
+		conn.Abort()
 		relay.Reset(raw)
 		return nil
 	}
@@ -71,26 +90,46 @@ func Upgrade(w http.ResponseWriter, r *http.Request, to To, refuse func(error) [
 	return nil
 }
 
-// ask returns with the head of the final answer.
-func ask(ctx context.Context, r *http.Request, to To) (*upstream.Conn, *http.Response, error) {
-	// A new one: a kept one may just have been closed by its service, and what is upgraded is never given back.
-	conn, err := to.Pool.Dial(ctx, to.Port)
-	if err != nil {
-		return nil, nil, err
+// contentOf reads a body that is small enough to be held, and leaves r with one that can be read again.
+func contentOf(r *http.Request) (body []byte, isWhole bool, err error) {
+	if !HasBody(r) {
+		return nil, true, nil
 	}
+	if r.ContentLength > maxEarlyBytes {
+		return nil, false, nil
+	}
+	body, err = io.ReadAll(io.LimitReader(r.Body, maxEarlyBytes+1))
+	if err != nil {
+		return nil, false, err
+	}
+	if len(body) > maxEarlyBytes {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+		return nil, false, nil
+	}
+	// Whoever sends the request to another place reads it once more.
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, true, nil
+}
+
+// ask returns with the head of the final answer.
+func ask(ctx context.Context, r *http.Request, to To, conn *upstream.Conn, body []byte) (*http.Response, error) {
 	defer context.AfterFunc(ctx, conn.Abort)()
-	err = conn.WriteHead(upgradeHeadOf(r, to), false)
+	err := conn.WriteHead(append(upgradeHeadOf(r, to, len(body)), body...), false)
 	for range maxInterim {
 		if err != nil {
 			break
 		}
 		var said *http.Response
-		if said, err = conn.ReadHead(false); err == nil && (said.StatusCode == http.StatusSwitchingProtocols || said.StatusCode >= 200) {
-			return conn, said, nil
+		said, err = conn.ReadHead(r.Method == http.MethodHead)
+		if err == nil && (said.StatusCode == http.StatusSwitchingProtocols || said.StatusCode >= 200) {
+			return said, nil
 		}
 	}
 	conn.Abort()
-	return nil, nil, ErrLost
+	return nil, ErrLost
 }
 
 func join(raw net.Conn, early []byte, conn *upstream.Conn, said *http.Response) {
