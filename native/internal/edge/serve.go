@@ -61,8 +61,6 @@ func (e *Edge) handle(w http.ResponseWriter, r *http.Request) (*answer.Answer, e
 	switch {
 	case to.Kind == target.Invalid:
 		return answer.Invalid(to.Message), nil
-	case to.Kind == target.API && forward.IsUpgrade(r):
-		return answer.Invalid("the API has no upgraded connections"), nil
 	case to.Kind == target.API:
 		return e.toAPI(w, r)
 	case to.IsReserved():

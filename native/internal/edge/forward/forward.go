@@ -19,6 +19,8 @@ const (
 	leaveTime = 5 * time.Second
 	// chunkedLeaveTime: the end of a chunked answer is told only when its request is over.
 	chunkedLeaveTime = time.Second
+	// pushTime is for a body to come with its head. Where its client has more to think about, the head goes alone.
+	pushTime = time.Millisecond
 	// giveUpTime is for the end of a body that has arrived as a whole to be seen here as well.
 	giveUpTime = 100 * time.Millisecond
 	maxInterim = 32
@@ -51,8 +53,9 @@ type To struct {
 	BodyIdle time.Duration
 }
 
-// safe may be sent again on a new connection when a kept one turned out to be closed.
-var safe = map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodOptions: true}
+// repeatable methods may be sent again on a new connection when a kept one turned out to be closed (RFC 9110, 9.2.2).
+var repeatable = map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodOptions: true, http.MethodPut: true,
+	http.MethodDelete: true}
 
 // HasBody is read off the head: what a body has once begun to give is gone, so such a request is sent once only.
 func HasBody(r *http.Request) bool { return r.ContentLength != 0 }
@@ -66,10 +69,14 @@ func Forward(w http.ResponseWriter, r *http.Request, to To) error {
 			return err
 		}
 	}
+	mayRepeat := repeatable[r.Method] && !HasBody(r)
 	for isFirst := true; ; isFirst = false {
 		get := to.Pool.Get
-		if !isFirst {
+		switch {
+		case !isFirst:
 			get = to.Pool.Dial
+		case !mayRepeat:
+			get = to.Pool.GetSettled
 		}
 		conn, err := get(r.Context(), to.Port)
 		if err != nil && r.Context().Err() != nil {
@@ -79,7 +86,7 @@ func Forward(w http.ResponseWriter, r *http.Request, to To) error {
 			return err
 		}
 		err = exchange(w, r, to, conn, control)
-		if isFirst && errors.Is(err, ErrLost) && conn.Reused && safe[r.Method] && !HasBody(r) && !to.Pool.Retired() {
+		if isFirst && errors.Is(err, ErrLost) && conn.Reused && mayRepeat && !to.Pool.Retired() {
 			continue
 		}
 		return err
@@ -168,7 +175,8 @@ func finalHead(w http.ResponseWriter, r *http.Request, conn *upstream.Conn, body
 		case said.StatusCode == http.StatusContinue:
 			// The client is told so when its body is first read.
 			body.release()
-		default:
+		// HTTP/1.0 has no interim answers.
+		case r.ProtoAtLeast(1, 1):
 			endToEnd(said.Header, func(name string, values []string) { w.Header()[name] = values })
 			w.WriteHeader(said.StatusCode)
 			clear(w.Header())
@@ -180,11 +188,11 @@ func finalHead(w http.ResponseWriter, r *http.Request, conn *upstream.Conn, body
 // Refused is what is left to do for a client that was answered without its body having been asked for: that is read, but not
 // for ever. Over HTTP/2 the end of the answer tells the client that no more is wanted.
 func Refused(w http.ResponseWriter, r *http.Request) {
-	control := http.NewResponseController(w)
-	_ = control.Flush()
 	if !HasBody(r) || r.ProtoMajor > 1 || r.Header.Get("Expect") != "" {
 		return
 	}
+	control := http.NewResponseController(w)
+	_ = control.Flush()
 	_ = control.SetReadDeadline(time.Now().Add(leaveTime))
 	_, _ = io.Copy(io.Discard, r.Body)
 }

@@ -105,7 +105,14 @@ func setHead(header http.Header, said *http.Response) {
 	header["Date"], header["Content-Type"] = nil, nil
 	endToEnd(said.Header, func(name string, values []string) { header[name] = values })
 	eachTrailer(said.Trailer, func(name string, _ []string) { header.Add("Trailer", name) })
-	if said.ContentLength >= 0 {
+	switch {
+	case said.StatusCode == http.StatusNoContent:
+	case said.StatusCode == http.StatusNotModified:
+		// That of the answer which it stands for.
+		if length := said.Header.Get("Content-Length"); length != "" {
+			header.Set("Content-Length", length)
+		}
+	case said.ContentLength >= 0:
 		header.Set("Content-Length", fmt.Sprint(said.ContentLength))
 	}
 }

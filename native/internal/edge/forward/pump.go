@@ -23,7 +23,9 @@ type pump struct {
 	// start is closed when the service wants the body.
 	start   chan struct{}
 	started sync.Once
-	done    chan struct{}
+	// push sends a head whose body does not come with it. nil: it has been sent.
+	push *time.Timer
+	done chan struct{}
 	// moved counts steps, so that it is seen when there are none.
 	moved atomic.Int64
 	// isCut: the rest was not wanted.
@@ -49,6 +51,7 @@ func (p *pump) begin() {
 	}
 	if !p.waits {
 		p.release()
+		p.push = time.AfterFunc(pushTime, p.conn.Push)
 	}
 	go func() {
 		defer close(p.done)
@@ -70,6 +73,9 @@ func (p *pump) release() {
 func (p *pump) run() {
 	isChunked := p.r.ContentLength < 0
 	err := pieces.Move(p.r.Body.Read, func(piece pieces.Piece) error {
+		if p.push != nil {
+			p.push.Stop()
+		}
 		p.moved.Add(1)
 		framed := piece.Bytes()
 		if isChunked {

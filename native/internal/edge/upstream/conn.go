@@ -94,7 +94,7 @@ func (c *Conn) ReadHead(isHead bool) (*http.Response, error) {
 	return said, err
 }
 
-// WriteHead sends a head; with more, the kernel waits a moment for the body, so that both travel in one packet.
+// WriteHead sends a head; with more, the kernel waits for the body, so that both travel in one packet: 200 ms, or until Push.
 func (c *Conn) WriteHead(head []byte, more bool) error {
 	raw := c.rawConn()
 	if !more || raw == nil {
@@ -114,6 +114,14 @@ func (c *Conn) WriteHead(head []byte, more bool) error {
 		_, err = c.Write(head[sent:])
 	}
 	return err
+}
+
+// Push sends what WriteHead has held back.
+func (c *Conn) Push() {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		// Setting it again is what has the kernel send at once.
+		_ = tcp.SetNoDelay(true)
+	}
 }
 
 // Detach is the bare connection, for whoever reads past Reader. The pool ends it with its incarnation; Close or Abort has to be

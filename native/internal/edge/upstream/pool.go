@@ -19,10 +19,6 @@ const (
 	maxOfPort = 2048
 	// agentShare is kept free for the agent: its owner gets in however many visitors there are.
 	agentShare = 256
-	maxIdle    = 64
-	// idleLife is a little shorter than that of clients' connections, and than what the agent allows its own.
-	idleLife   = 610 * time.Second
-	sweepEvery = 15 * time.Second
 	dialTime   = 30 * time.Second
 	// wakeTries: one that has been woken may stand still again before its connection is taken, but not again and again.
 	wakeTries = 5
@@ -82,7 +78,9 @@ type Pool struct {
 	counts map[int]int
 	conns  map[*Conn]struct{}
 	idle   map[int][]*Conn
-	sweep  *time.Timer
+	// keepsOpen are ports whose service has answered on a connection that had been kept.
+	keepsOpen map[int]bool
+	sweep     *time.Timer
 }
 
 // ToSandbox connects to the ports of an address. wake is for one that stands still.
@@ -98,7 +96,7 @@ func (l *Limit) ToSocket(path string) *Pool { return newPool(l, "unix", path) }
 func newPool(limit *Limit, network, address string) *Pool {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Pool{network: network, address: address, limit: limit, ctx: ctx, cancel: cancel, counts: map[int]int{},
-		conns: map[*Conn]struct{}{}, idle: map[int][]*Conn{}}
+		conns: map[*Conn]struct{}{}, idle: map[int][]*Conn{}, keepsOpen: map[int]bool{}}
 	limit.add(p)
 	return p
 }
@@ -175,23 +173,31 @@ func (p *Pool) awake(ctx context.Context) error {
 
 // Get is an idle connection, or a new one. Errors: ErrRetired, ErrClosed, ErrFull, ErrAsleep, the context's.
 func (p *Pool) Get(ctx context.Context, port Port) (*Conn, error) {
+	return p.get(ctx, port, false)
+}
+
+// GetSettled is Get for a request that cannot be sent twice. A service may close a connection behind its answer without a word, and
+// for a moment that is not to be seen: so, of a service that is not known to keep them open, only one that has been idle for a while.
+func (p *Pool) GetSettled(ctx context.Context, port Port) (*Conn, error) {
+	return p.get(ctx, port, p.network == "tcp" && port.Number != agentPort)
+}
+
+func (p *Pool) get(ctx context.Context, port Port, onlySettled bool) (*Conn, error) {
 	for {
 		if err := p.awake(ctx); err != nil {
 			return nil, err
 		}
-		kept := p.idle[port.Number]
-		if len(kept) == 0 {
-			p.mu.Unlock()
+		conn := p.takeIdle(port.Number, onlySettled)
+		p.mu.Unlock()
+		if conn == nil {
 			return p.Dial(ctx, port)
 		}
-		conn := kept[len(kept)-1]
-		p.idle[port.Number] = kept[:len(kept)-1]
-		p.mu.Unlock()
 		p.limit.idle.Add(-1)
 		if conn.isQuiet() {
 			conn.Reused = true
 			return conn, nil
 		}
+		p.closedBehindAnswer(conn)
 		conn.Close()
 	}
 }
@@ -315,76 +321,6 @@ func unpaced(_, _ string, raw syscall.RawConn) error {
 		// Where it may not be set the machine's own is only slower.
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	})
-}
-
-// keep takes a connection back whose answer was whole.
-func (p *Pool) keep(conn *Conn) {
-	p.mu.Lock()
-	p.usedAt = time.Now()
-	kept := p.idle[conn.port]
-	isKept := !p.retired && len(kept) < maxIdle && p.limit.idle.Load() < p.limit.mostIdle
-	if isKept {
-		p.limit.idle.Add(1)
-		conn.idleSince = time.Now()
-		p.idle[conn.port] = append(kept, conn)
-		if p.sweep == nil {
-			p.sweep = time.AfterFunc(sweepEvery, p.dropDead)
-		}
-	}
-	p.mu.Unlock()
-	if !isKept {
-		conn.Close()
-	}
-}
-
-// dropDead closes idle connections that their service has closed, or nobody has wanted for long.
-func (p *Pool) dropDead() {
-	p.mu.Lock()
-	var dead []*Conn
-	isEmpty := true
-	for port, kept := range p.idle {
-		alive := kept[:0:0]
-		for _, conn := range kept {
-			if time.Since(conn.idleSince) < idleLife && conn.isQuiet() {
-				alive = append(alive, conn)
-			} else {
-				dead = append(dead, conn)
-			}
-		}
-		if len(alive) == 0 {
-			delete(p.idle, port)
-			continue
-		}
-		p.idle[port] = alive
-		isEmpty = false
-	}
-	if isEmpty || p.retired {
-		p.sweep = nil
-	} else {
-		p.sweep.Reset(sweepEvery)
-	}
-	p.mu.Unlock()
-	p.end(dead)
-}
-
-// dropIdle closes those that nobody uses.
-func (p *Pool) dropIdle() {
-	p.mu.Lock()
-	var dropped []*Conn
-	for _, kept := range p.idle {
-		dropped = append(dropped, kept...)
-	}
-	clear(p.idle)
-	p.mu.Unlock()
-	p.end(dropped)
-}
-
-// end closes connections that were idle.
-func (p *Pool) end(dropped []*Conn) {
-	p.limit.idle.Add(-int64(len(dropped)))
-	for _, conn := range dropped {
-		conn.Close()
-	}
 }
 
 // forget is told once of every connection that has ended.
