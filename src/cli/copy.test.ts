@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { execFile, execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
+import { once } from "node:events";
 import {
   chmodSync,
   lstatSync,
@@ -15,6 +16,7 @@ import {
   utimesSync,
   writeFileSync,
 } from "node:fs";
+import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, beforeEach, describe, it } from "node:test";
@@ -282,6 +284,25 @@ describe("cp", { skip: NO_AGENT, timeout: 60_000 }, () => {
       assert.equal((await done).code, 130);
     }
     assert.deepEqual(readdirSync(there), []);
+  });
+
+  it("a reader of a pipe that leaves is no failure; what cannot be written to says so at once", async () => {
+    execFileSync("mkfifo", [join(here, "pipe")]);
+    writeFileSync(join(there, "big"), Buffer.alloc(4 << 20));
+    const reader = promisify(execFile)("head", ["-c", "1", join(here, "pipe")]);
+    const left = await cp(`${id}:${there}/big`, join(here, "pipe"));
+    assert.deepEqual([left.code, left.stdout, left.stderr], [0, "", ""]);
+    assert.equal((await reader).stdout.length, 1);
+
+    const socket = createServer().listen(join(here, "socket"));
+    await once(socket, "listening");
+    const refused = await cp(`${id}:${there}/big`, join(here, "socket"));
+    socket.close();
+    assert.deepEqual(
+      [refused.code, /^aenv: cannot write \S+socket: ENXIO/.test(refused.stderr)],
+      [1, true],
+      refused.stderr,
+    );
   });
 
   it("stops on Ctrl-C without half a file", async () => {

@@ -16,6 +16,7 @@ import { takeUpAgain, whyLost } from "./take-up.ts";
 
 /** How long a command that was told to end, or to take no more, is waited for when nobody reads what it says. */
 const UNREAD_MS = 1000;
+const TAKE_UP_EVERY_MS = 1000;
 
 export interface RemoteTarget {
   readonly api: ApiClient;
@@ -75,6 +76,8 @@ class RemoteRun implements AsyncDisposable {
   /** Bytes of the command's output that are with our readers, or on their way; `#isWriting`: to one that has not taken them yet. */
   #shown = 0;
   #isWriting = false;
+  /** When a broken connection was last to be taken up. */
+  #tookUpMs = Number.NEGATIVE_INFINITY;
   #signals: EndingSignal[] = [];
   #tasks: Promise<void>[] = [];
 
@@ -96,6 +99,7 @@ class RemoteRun implements AsyncDisposable {
         return await this.#follow(events, process);
       } catch (error) {
         if (this.#pid === undefined || !(error instanceof RpcError)) throw error;
+        await this.#slowDown();
         events = await this.#takeUpAgain(this.#pid, error);
       }
     }
@@ -116,6 +120,16 @@ class RemoteRun implements AsyncDisposable {
       }
     }
     throw new CliError(EXIT.execFailed, "the sandbox did not say how the command ended");
+  }
+
+  /** Connections that break again and again at once are not to keep anybody busy. */
+  async #slowDown(): Promise<void> {
+    const nowMs = performance.now();
+    if (nowMs - this.#tookUpMs < TAKE_UP_EVERY_MS) {
+      await sleep(TAKE_UP_EVERY_MS, undefined, { signal: this.#stop.signal }).catch(() => {});
+    }
+    this.#stop.signal.throwIfAborted();
+    this.#tookUpMs = nowMs;
   }
 
   /** The command's events from where they broke off. Throws CliError that says why there are none, or not all. */

@@ -38,7 +38,7 @@ export async function takeUpAgain<Opened extends object>(
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof ApiError && error.status === 404) return { kind: "gone" };
-      if (error instanceof RpcError && error.code === "not_found") {
+      if (error instanceof RpcError && error.answered && error.code === "not_found") {
         return { kind: "ended" };
       }
       if (!(error instanceof CliError)) throw error;

@@ -47,7 +47,7 @@ export class RemoteFiles {
         kind: type === "FILE_TYPE_DIRECTORY" ? "folder" : type === "FILE_TYPE_FILE" ? "file" : "other",
         mode,
         size: Number(size),
-        ...(modifiedTime === undefined ? {} : { modifiedS: Math.floor(Date.parse(modifiedTime) / 1000) }),
+        ...timeOf(modifiedTime),
         path: symlinkTarget === undefined ? path : Buffer.from(symlinkTarget).toString("latin1"),
       };
     } catch (error) {
@@ -114,6 +114,11 @@ export class RemoteFiles {
       response.destroy();
     }
   }
+}
+
+function timeOf(text: string | undefined): Pick<RemoteEntry, "modifiedS"> {
+  const modifiedS = Math.floor(Date.parse(text ?? "") / 1000);
+  return Number.isFinite(modifiedS) ? { modifiedS } : {};
 }
 
 interface WireEntry {

@@ -85,9 +85,10 @@ async function* packUnsized(
   on: Packing,
 ): AsyncGenerator<Buffer, void> {
   const pieces: Buffer[] = [];
+  const piece = Buffer.allocUnsafe(UNSIZED_PIECE_BYTES);
   let size = 0;
   for (;;) {
-    const { buffer, bytesRead } = await reading(path, file.read(Buffer.allocUnsafe(UNSIZED_PIECE_BYTES)));
+    const bytesRead = await reading(path, readMore(file, piece));
     if (bytesRead === 0) break;
     size += bytesRead;
     if (size > UNSIZED_MAX_BYTES) {
@@ -96,11 +97,21 @@ async function* packUnsized(
       });
     }
     on.onBytes(bytesRead);
-    pieces.push(buffer.subarray(0, bytesRead));
+    pieces.push(Buffer.from(piece.subarray(0, bytesRead)));
   }
   yield tarHeader({ ...entry, kind: "file", size });
   yield* pieces;
   yield tarPadding(size);
+}
+
+/** 0: there is no more, or not now: the kernel's logs have no end. */
+async function readMore(file: FileHandle, into: Buffer): Promise<number> {
+  try {
+    return (await file.read(into)).bytesRead;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EAGAIN") return 0;
+    throw error;
+  }
 }
 
 /** What went wrong here is not to be taken for a failure of the connection. */

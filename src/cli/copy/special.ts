@@ -26,7 +26,7 @@ export async function* readSpecial(path: string, signal: AbortSignal): AsyncGene
     }
     // Opened as usual it would wait for its other end where nothing could end that.
     const fd = await openDescriptor(toBytes(path), constants.O_RDONLY | constants.O_NONBLOCK);
-    const socket = new Socket({ fd, readable: true, writable: false });
+    const socket = quiet(new Socket({ fd, readable: true, writable: false }));
     try {
       yield* chunksOf(socket, signal);
     } finally {
@@ -64,15 +64,22 @@ export async function writeSpecial(path: string, content: AsyncIterable<Buffer>,
 async function opening(path: string, signal: AbortSignal): Promise<FileHandle | Socket> {
   for (;;) {
     signal.throwIfAborted();
+    let isPipe = false;
     try {
-      if (!(await isNamedPipe(path))) return await open(toBytes(path), constants.O_WRONLY);
+      isPipe = await isNamedPipe(path);
+      if (!isPipe) return await open(toBytes(path), constants.O_WRONLY);
       const fd = await openDescriptor(toBytes(path), constants.O_WRONLY | constants.O_NONBLOCK);
-      return new Socket({ fd, readable: false, writable: true });
+      return quiet(new Socket({ fd, readable: false, writable: true }));
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== "ENXIO") throw cannotWrite(shown(path), error as Error);
+      if (!isPipe || (error as NodeJS.ErrnoException).code !== "ENXIO") throw cannotWrite(shown(path), error as Error);
       await sleep(READER_LOOK_MS, undefined, { signal }).catch(() => {});
     }
   }
+}
+
+/** Whoever reads or writes meets a failure there; without a listener the same event would end the process. */
+function quiet(socket: Socket): Socket {
+  return socket.on("error", () => {});
 }
 
 async function isNamedPipe(path: string): Promise<boolean> {

@@ -53,9 +53,9 @@ type To struct {
 	BodyIdle time.Duration
 }
 
-// repeatable methods may be sent again on a new connection when a kept one turned out to be closed (RFC 9110, 9.2.2).
-var repeatable = map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodOptions: true, http.MethodPut: true,
-	http.MethodDelete: true}
+// safe may be sent again on a new connection when a kept one turned out to be closed. PUT and DELETE may not: what was carried out is
+// answered otherwise the second time.
+var safe = map[string]bool{http.MethodGet: true, http.MethodHead: true, http.MethodOptions: true}
 
 // HasBody is read off the head: what a body has once begun to give is gone, so such a request is sent once only.
 func HasBody(r *http.Request) bool { return r.ContentLength != 0 }
@@ -69,7 +69,7 @@ func Forward(w http.ResponseWriter, r *http.Request, to To) error {
 			return err
 		}
 	}
-	mayRepeat := repeatable[r.Method] && !HasBody(r)
+	mayRepeat := safe[r.Method] && !HasBody(r)
 	for isFirst := true; ; isFirst = false {
 		get := to.Pool.Get
 		switch {

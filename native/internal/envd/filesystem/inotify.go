@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path/filepath"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -12,7 +13,9 @@ import (
 const (
 	// readsAtOnce bounds how long one client's question can be kept by others who change files meanwhile.
 	readsAtOnce = 64
-	watchMask   = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
+	// completeEvery is between attempts to watch what could not be watched: each goes through the whole tree.
+	completeEvery = 10 * time.Second
+	watchMask     = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR | unix.IN_EXCL_UNLINK
 )
 
@@ -52,8 +55,14 @@ func (w *watcher) catchUp() {
 func (w *watcher) complete() {
 	w.reading.Lock()
 	defer w.reading.Unlock()
-	if w.incomplete {
-		w.restart()
+	if !w.incomplete || time.Since(w.completedAt) < completeEvery {
+		return
+	}
+	w.completedAt = time.Now()
+	w.rescan()
+	if !w.incomplete {
+		// What happened where there was no watch.
+		w.overflow()
 	}
 }
 

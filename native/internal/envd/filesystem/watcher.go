@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,6 +62,8 @@ type watcher struct {
 	uploads   map[uint32]bool
 	// incomplete tells that there are folders without a watch, since the kernel had none to give.
 	incomplete bool
+	// completedAt is when that was last tried to be mended.
+	completedAt time.Time
 	// gone tells that the root is no longer at its path.
 	gone bool
 

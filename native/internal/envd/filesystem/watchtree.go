@@ -13,7 +13,7 @@ import (
 
 func (w *watcher) enter(path string, isDir bool) {
 	if isDir && w.recursive {
-		if err := w.addTree(path, true); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		if err := w.addTree(path, true); isUnwatched(err) {
 			w.overflow()
 			w.incomplete = true
 		}
@@ -24,15 +24,19 @@ func (w *watcher) enter(path string, isDir bool) {
 // removed.
 func (w *watcher) restart() {
 	w.overflow()
+	w.rescan()
+}
+
+func (w *watcher) rescan() {
 	if w.gone {
+		w.incomplete = false
 		return
 	}
 	clear(w.announced)
 	clear(w.uploads)
 	before := w.dirs
 	w.dirs, w.wds = map[int32]string{}, map[string]int32{}
-	err := w.addTree("", false)
-	w.incomplete = err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)
+	w.incomplete = isUnwatched(w.addTree("", false))
 	for wd := range before {
 		if _, kept := w.dirs[wd]; !kept {
 			w.removeWatch(wd)
@@ -40,7 +44,8 @@ func (w *watcher) restart() {
 	}
 }
 
-// addTree watches a directory and, when recursive, those below; announce reports what is in them as created.
+// addTree watches a directory and, when recursive, those below; announce reports what is in them as created. What cannot be watched
+// keeps nothing beside it from it; the error is about the first of it.
 func (w *watcher) addTree(dir string, announce bool) error {
 	mask := uint32(watchMask)
 	if dir != "" {
@@ -56,6 +61,7 @@ func (w *watcher) addTree(dir string, announce bool) error {
 	if err != nil {
 		return err
 	}
+	var first error
 	for _, child := range children {
 		path := filepath.Join(dir, child.Name())
 		if strings.HasPrefix(child.Name(), TemporaryPrefix) {
@@ -65,12 +71,17 @@ func (w *watcher) addTree(dir string, announce bool) error {
 			w.announce(path, child)
 		}
 		if child.IsDir() {
-			if err := w.addTree(path, announce); err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
-				return err
+			if err := w.addTree(path, announce); first == nil && isUnwatched(err) {
+				first = err
 			}
 		}
 	}
-	return nil
+	return first
+}
+
+// isUnwatched tells of addTree's error that there is something which is not watched: more than that it has gone meanwhile.
+func isUnwatched(err error) bool {
+	return err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ENOTDIR)
 }
 
 func (w *watcher) announce(path string, entry os.DirEntry) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 )
 
 // More events than the kernel keeps: the client is told, and what changed meanwhile in the tree is watched from then on.
@@ -65,6 +66,37 @@ func TestAWatchThatIsMissingIsTriedAgain(t *testing.T) {
 	}
 	b.must(os.WriteFile(b.path("late/f"), nil, 0o644))
 	b.poll(id, "CREATE late/f")
+}
+
+// A folder that can never be watched, for it is deeper than a path is long, costs one loss: what is beside it is told as before.
+func TestWhatCannotBeWatchedKeepsNothingElseFromIt(t *testing.T) {
+	b := newBench(t)
+	b.must(os.Mkdir(b.path("z"), 0o755))
+	id := b.watcher(true)
+	outside := t.TempDir()
+	at, err := unix.Open(outside, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	b.must(err)
+	name := strings.Repeat("deep", 50)
+	for range unix.PathMax/len(name) + 5 {
+		b.must(unix.Mkdirat(at, name, 0o755))
+		below, err := unix.Openat(at, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		b.must(err)
+		b.must(unix.Close(at))
+		at = below
+	}
+	b.must(unix.Close(at))
+	b.must(os.Rename(outside+"/"+name, b.path("a")))
+	if err := b.ask(id); connect.CodeOf(err) != connect.CodeDataLoss {
+		t.Fatalf("a loss is told as %v", err)
+	}
+	for _, name := range []string{"z/f", "a/f", "g"} {
+		b.must(os.WriteFile(b.path(name), nil, 0o644))
+		b.poll(id, "CREATE "+name)
+	}
+	b.must(os.Rename(b.dir, outside+"/moved"))
+	b.poll(id, "RENAME .")
+	b.poll(id)
+	b.must(removeTree(outside + "/moved"))
 }
 
 // What happens to the watched folder itself is told as ".". Under its new name it is another: nothing of it is told.
