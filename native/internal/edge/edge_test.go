@@ -84,6 +84,30 @@ func (w *world) host() string {
 	return port + "-" + sandboxID + ".e2b.test"
 }
 
+// ask sends a request for the service by a client of Go's own. The answer's body has been read: it is text.
+func (w *world) ask(ctx context.Context, client *http.Client, method, path string, body io.Reader) (answer *http.Response, text string, err error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+w.edge.Addr().String()+path, body)
+	if err != nil {
+		return nil, "", err
+	}
+	request.Host = w.host()
+	if answer, err = client.Do(request); err != nil {
+		return nil, "", err
+	}
+	defer answer.Body.Close()
+	said, err := io.ReadAll(answer.Body)
+	return answer, string(said), err
+}
+
+// clientOfHTTP2 speaks it in clear text.
+func clientOfHTTP2(t *testing.T) *http.Client {
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: &protocols}}
+	t.Cleanup(client.CloseIdleConnections)
+	return client
+}
+
 type frame struct {
 	kind, flags byte
 	length      int
@@ -188,24 +212,12 @@ func TestBodiesThatNobodyTakesHoldLittleAndLeaveRoomForOthers(t *testing.T) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		_, _ = fmt.Fprint(w, n)
 	})
-	var protocols http.Protocols
-	protocols.SetUnencryptedHTTP2(true)
-	client := &http.Client{Transport: &http.Transport{Protocols: &protocols}}
+	client := clientOfHTTP2(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	post := func(path string, body io.Reader) (string, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.edge.Addr().String()+path, body)
-		if err != nil {
-			return "", err
-		}
-		request.Host = w.host()
-		answer, err := client.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer answer.Body.Close()
-		text, err := io.ReadAll(answer.Body)
-		return string(text), err
+		_, text, err := w.ask(ctx, client, http.MethodPost, path, body)
+		return text, err
 	}
 	var stalled sync.WaitGroup
 	defer stalled.Wait()

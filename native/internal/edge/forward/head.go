@@ -105,14 +105,9 @@ func setHead(header http.Header, said *http.Response) {
 	header["Date"], header["Content-Type"] = nil, nil
 	endToEnd(said.Header, func(name string, values []string) { header[name] = values })
 	eachTrailer(said.Trailer, func(name string, _ []string) { header.Add("Trailer", name) })
-	switch {
-	case said.StatusCode == http.StatusNoContent:
-	case said.StatusCode == http.StatusNotModified:
-		// That of the answer which it stands for.
-		if length := said.Header.Get("Content-Length"); length != "" {
-			header.Set("Content-Length", length)
-		}
-	case said.ContentLength >= 0:
+	// A 304 may say the length of the answer that it stands for (RFC 9110, 8.6); clients by HTTP/2 take that for a body which is missing.
+	hasBody := said.StatusCode != http.StatusNoContent && said.StatusCode != http.StatusNotModified
+	if hasBody && said.ContentLength >= 0 {
 		header.Set("Content-Length", fmt.Sprint(said.ContentLength))
 	}
 }
