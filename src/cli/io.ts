@@ -7,6 +7,9 @@ export const ENDING_CODES = { SIGINT: 130, SIGTERM: 143, SIGHUP: 129, SIGQUIT: 1
 export type EndingSignal = keyof typeof ENDING_CODES;
 const ENDING_SIGNALS = Object.keys(ENDING_CODES) as EndingSignal[];
 
+/** How long whoever was asked to end waits for a reader that takes nothing. */
+export const UNREAD_MS = 1000;
+
 export type SignalName = EndingSignal | "SIGWINCH" | "SIGCONT";
 
 export interface InputStream extends Readable {

@@ -1,6 +1,6 @@
 import { loadCommands } from "./commands/index.ts";
 import { BrokenPipeError, CliError, EXIT } from "./errors.ts";
-import { type CliIo, ENDING_CODES, flush, onEnding, writeAll } from "./io.ts";
+import { type CliIo, ENDING_CODES, flush, onEnding, UNREAD_MS, writeAll } from "./io.ts";
 import { printableLines } from "./output.ts";
 import { runProgram } from "./program.ts";
 
@@ -37,7 +37,6 @@ export async function main(argv: readonly string[], io: CliIo): Promise<number> 
 }
 
 const ENDED: ReadonlySet<number> = new Set(Object.values(ENDING_CODES));
-const UNREAD_MS = 1000;
 
 async function report(error: unknown, failureCode: number | undefined, io: CliIo, leave: AbortSignal): Promise<number> {
   if (error instanceof BrokenPipeError) return EXIT.ok;

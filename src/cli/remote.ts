@@ -10,12 +10,10 @@ import {
   terminalSize,
 } from "./envd.ts";
 import { BrokenPipeError, CliError, EXIT, RpcError } from "./errors.ts";
-import { type CliIo, ENDING_CODES, type EndingSignal, onEnding, writeAll } from "./io.ts";
+import { type CliIo, ENDING_CODES, type EndingSignal, onEnding, UNREAD_MS, writeAll } from "./io.ts";
 import { chunksOf } from "./streams.ts";
 import { takeUpAgain, whyLost } from "./take-up.ts";
 
-/** How long a command that was told to end, or to take no more, is waited for when nobody reads what it says. */
-const UNREAD_MS = 1000;
 const TAKE_UP_EVERY_MS = 1000;
 
 export interface RemoteTarget {
