@@ -238,6 +238,28 @@ test("one that cannot be removed holds up nobody: not who waits, and not the sto
   assert.deepEqual([...wiring.there.keys()].sort(), slots.map(({ index }) => index).sort());
 });
 
+test("one that could not be removed is soon tried again, and less and less often (OPS-05)", {
+  timeout: 10_000,
+}, async () => {
+  const { pool, wiring } = await openPool(0, 2);
+  const slot = await pool.acquire(OPEN);
+  const triedAtMs: number[] = [];
+  const renew = wiring.renew.bind(wiring);
+  wiring.renew = async (removed, made) => {
+    triedAtMs.push(performance.now());
+    if (triedAtMs.length < 3) throw new Error("whoever was to do it has died");
+    await renew(removed, made);
+  };
+  await pool.release(slot);
+  await pool.settled();
+  while (wiring.there.size > 0) await delay(10);
+  const [firstMs = 0, secondMs = 0, thirdMs = 0] = triedAtMs;
+  assert.equal(triedAtMs.length, 3);
+  assert.ok(thirdMs - secondMs > secondMs - firstMs, triedAtMs.join());
+  assert.equal(pool.stats().free, 2);
+  await pool.close({ remove: true });
+});
+
 test("nothing is done ahead in a slot that somebody holds by then", async () => {
   const wiring = new FakeWiring();
   const begun = Promise.withResolvers<void>();

@@ -60,6 +60,8 @@ export class SlotPool implements Slots {
   /** Could not be removed, and are tried again after a while: nothing else waits for them. */
   readonly #stuck: number[] = [];
   #retry: NodeJS.Timeout | undefined;
+  /** In a row, of removals by themselves. */
+  #failedRemovals = 0;
   #making = 0;
   /** Of those that are being made, how many for somebody who waits. A batch takes too long for that. */
   #awaited = 0;
@@ -233,6 +235,7 @@ export class SlotPool implements Slots {
       return;
     }
     if (made.length > 0) this.#failures = 0;
+    if (removed.length > 0) this.#failedRemovals = 0;
     this.#unmade.push(...removed);
     const stocked = made.filter((index) => !this.#giveToWaiting(index));
     // They can be taken from now on, and are as good without what is done ahead.
@@ -258,7 +261,7 @@ export class SlotPool implements Slots {
 
   /** What is left of the slots is removed before they are tried again. */
   #failed(indexes: readonly number[], cause: unknown): void {
-    const delayMs = Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** this.#failures);
+    const delayMs = retryDelayMs(this.#failures);
     this.#failures += 1;
     this.#used.push(...indexes);
     const named = indexes.length === 1 ? { slot: indexes[0] ?? 0 } : { count: indexes.length };
@@ -267,13 +270,15 @@ export class SlotPool implements Slots {
     if (this.#state === "open") this.#pauseFor(delayMs);
   }
 
+  /** Soon tried again at first: whoever was to do it may have died, which has nothing to do with the slot. */
   #setAside(removed: readonly number[], cause: unknown): void {
     this.#stuck.push(...removed);
     this.#retry ??= setTimeout(() => {
       this.#retry = undefined;
+      this.#failedRemovals += 1;
       this.#used.push(...this.#stuck.splice(0));
       this.#advance();
-    }, RETRY_MAX_MS);
+    }, retryDelayMs(this.#failedRemovals));
     this.#options.log.warn("cannot remove a network slot", { slot: removed[0] ?? 0, error: cause });
     // Nothing else could come free.
     if (this.#unmade.length + this.#used.length + this.#making === 0) this.#tell(cause);
@@ -323,6 +328,10 @@ export class SlotPool implements Slots {
       mtuBytes: this.#options.wiring.mtuBytes,
     };
   }
+}
+
+function retryDelayMs(failures: number): number {
+  return Math.min(RETRY_MAX_MS, RETRY_MIN_MS * 2 ** failures);
 }
 
 function closedError(): AenvError {
